@@ -101,7 +101,7 @@ async fn sources_of_the_operator_file_define_members_and_follow_it() {
     assert!(found.contains("sources[0].ids"), "{found}");
     in_state(&server, "prod-west", "live").await;
 
-    write("proxies: [{name: p, url: 'http://127.0.0.1:1', servers: [a.example]}]");
+    write("proxies: [{name: p, url: 'socks5://127.0.0.1:1', servers: [a.example]}]");
     wait_until(SOON, async || {
         let clusters = server.admin.json("/debug/clusters").await;
         let is_left = |one: &Value| one["id"] == "prod-east" && one["state"] != "draining";

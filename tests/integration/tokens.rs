@@ -372,6 +372,7 @@ pub(super) async fn token_by_hand(member: &Member, path: &str) -> String {
         tls_server_name: None,
         credential: ApiCredential::Token(Redacted::new(member.api.token())),
         loopback: Loopback::Named,
+        proxy: None,
     };
     let request = json!({
         "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",

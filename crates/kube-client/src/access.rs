@@ -1,6 +1,9 @@
-//! The access to an API server: plain data that cannot express running a program, reading a file or
-//! skipping verification.
+//! The access to an API server: plain data that cannot express running a program, skipping
+//! verification or, except for the operator's proxy, reading a file.
 
+use std::sync::Arc;
+
+use super::connect_proxy::ConnectProxy;
 use super::issued::TokenFeed;
 use super::redacted::Redacted;
 
@@ -18,6 +21,8 @@ pub struct Access {
     pub credential: ApiCredential,
     /// Whether a loopback address may be dialled.
     pub loopback: Loopback,
+    /// The proxy that connects the server; the operator defines it.
+    pub proxy: Option<Arc<ConnectProxy>>,
 }
 
 impl Access {
@@ -29,6 +34,7 @@ impl Access {
             tls_server_name: None,
             credential: ApiCredential::Relay,
             loopback: Loopback::Refused,
+            proxy: None,
         }
     }
 
@@ -37,11 +43,12 @@ impl Access {
         self.credential == ApiCredential::Relay
     }
 
-    /// Whether both have the same server and verify it in the same way. The credentials may differ.
+    /// Whether both have the same server, and reach and verify it in the same way. The credentials
+    /// may differ.
     pub fn has_same_server(&self, other: &Self) -> bool {
-        let Self { server, ca_pem, tls_server_name, credential: _, loopback } = self;
-        (server, ca_pem, tls_server_name, loopback)
-            == (&other.server, &other.ca_pem, &other.tls_server_name, &other.loopback)
+        let Self { server, ca_pem, tls_server_name, credential: _, loopback, proxy } = self;
+        (server, ca_pem, tls_server_name, loopback, proxy)
+            == (&other.server, &other.ca_pem, &other.tls_server_name, &other.loopback, &other.proxy)
     }
 }
 

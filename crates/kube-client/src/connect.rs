@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -15,46 +14,22 @@ use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, HeaderValue, USER_AGENT};
 use http::{Request, Response, StatusCode, Uri};
 use http_body_util::Full;
-use hyper_rustls::{
-    DefaultServerNameResolver, FixedServerNameResolver, HttpsConnector, ResolveServerName,
-};
+use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::connect::HttpConnector;
-use kube::client::ConfigExt;
-use rustls::ClientConfig;
-use rustls::client::Resumption;
-use rustls_pki_types::ServerName;
 use tokio::sync::watch;
-use tower::util::BoxCloneSyncService;
-use tower::{BoxError, ServiceExt};
+use tower::BoxError;
 
 use super::access_error::AccessError;
 use super::address::{self, Resolver};
 use super::body::ResponseBody;
+use super::dial::{HTTP1, HTTP2_OR_1, Tls, certificates, set_client_certificate, tcp};
 use super::heard::LastResponse;
 use super::issued::{IssuedToken, NoToken, TokenFeed};
-use super::pem::{CaBundle, private_key};
 use super::pool::{ConnectionPool, Purpose};
-use super::transport::{Carrier, Dial, StreamPermit, Transport, http1_over};
-use super::verify::GivenRoots;
+use super::transport::{Carrier, StreamPermit, Transport, http1_over};
+use super::tunnel::hop;
 use super::{Access, ApiCredential, Loopback, ServerAccount};
 use strait_base::lock::lock;
-use strait_base::pem::encode_key;
-
-/// The time limit of connecting, including the TLS handshake.
-const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-/// Idle time after which TCP keepalive probes a connection.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
-/// The interval and the number of keepalive probes. A connection is dead about 25 s after its last
-/// packet.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
-const KEEPALIVE_PROBES: u32 = 3;
-/// The offered protocols (ALPN), preferred first. Most servers use HTTP/1.1 if none is offered.
-const HTTP2_OR_1: &[&str] = &["h2", "http/1.1"];
-const HTTP1: &[&str] = &[];
-/// The time limit for the acknowledgement of sent data (Linux), which detects a request on a dead
-/// connection.
-#[cfg(target_os = "linux")]
-const UNACKNOWLEDGED_LIMIT: Duration = Duration::from_secs(20);
 
 /// A client for one API server. Clones share connections.
 #[derive(Clone)]
@@ -148,18 +123,14 @@ impl ApiClient {
         | ApiCredential::CertificateAndToken { certificate_pem, key_pem, .. } =
             &access.credential
         {
-            config.auth_info.client_certificate_data = Some(BASE64.encode(certificate_pem));
-            // The library derives the type of a key from the label of the PEM block.
-            let key_pem = match private_key(key_pem.reveal()) {
-                Ok(key) => encode_key(&key).into_bytes(),
-                Err(_) => key_pem.reveal().clone(),
-            };
-            config.auth_info.client_key_data = Some(BASE64.encode(key_pem).into());
+            set_client_certificate(&mut config, certificate_pem, key_pem.reveal());
         }
 
         let tls = Tls::new(&config)?;
-        let tcp = tcp(access.loopback);
-        let pool = ConnectionPool::new(tls.dial(tcp.clone(), HTTP2_OR_1), tls.dial(tcp, HTTP1));
+        let dial = |protocols| {
+            tls.dial(hop(access.loopback, access.proxy.as_ref()), protocols, access.proxy.clone())
+        };
+        let pool = ConnectionPool::new(dial(HTTP2_OR_1), dial(HTTP1));
         let active = ActiveCredential {
             connections: ClientConnections::Dialled(Arc::new(pool)),
             authorization: authorization(&access.credential)?,
@@ -326,27 +297,13 @@ impl std::fmt::Debug for ApiClient {
 pub fn transport_to(server: &Uri, ca_pem: Option<&[u8]>) -> Result<Transport, AccessError> {
     let mut config = kube::Config::new(server.clone());
     config.root_cert = ca_pem.map(certificates).transpose()?.map(|(roots, _)| roots);
-    Ok(http1_over(Tls::new(&config)?.dial(tcp(Loopback::Named), HTTP1)))
+    Ok(http1_over(Tls::new(&config)?.dial(hop(Loopback::Named, None), HTTP1, None)))
 }
 
 /// Creates TCP connections to a server that the operator names; they end soon after the peer is
 /// gone.
 pub fn tcp_to_named() -> HttpConnector<Resolver> {
     tcp(Loopback::Named)
-}
-
-/// Creates TCP connections with deadlines, to addresses that may be dialled.
-fn tcp(loopback: Loopback) -> HttpConnector<Resolver> {
-    let mut tcp = HttpConnector::new_with_resolver(Resolver::new(loopback));
-    tcp.enforce_http(false);
-    tcp.set_nodelay(true);
-    tcp.set_connect_timeout(Some(CONNECT_LIMIT));
-    tcp.set_keepalive(Some(KEEPALIVE_IDLE));
-    tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
-    tcp.set_keepalive_retries(Some(KEEPALIVE_PROBES));
-    #[cfg(target_os = "linux")]
-    tcp.set_tcp_user_timeout(Some(UNACKNOWLEDGED_LIMIT));
-    tcp
 }
 
 /// Adds TLS to `tcp`, with the roots, the client certificate and the server name in `config`, for
@@ -356,60 +313,6 @@ fn tcp(loopback: Loopback) -> HttpConnector<Resolver> {
 /// Fails if these parts are unusable.
 pub fn connector<H>(config: &kube::Config, tcp: H) -> Result<HttpsConnector<H>, AccessError> {
     Ok(Tls::new(config)?.connector(tcp, HTTP1))
-}
-
-/// The TLS settings for a server.
-struct Tls {
-    config: ClientConfig,
-    /// The expected server name: always this one, or the host of the request.
-    name: Arc<dyn ResolveServerName + Send + Sync>,
-}
-
-impl Tls {
-    fn new(config: &kube::Config) -> Result<Self, AccessError> {
-        let text = |error: &dyn std::fmt::Display| super::error::one_line(&error.to_string());
-        let mut tls =
-            config.rustls_client_config().map_err(|error| AccessError::Tls(text(&error)))?;
-        if let (Some(roots), false) = (&config.root_cert, config.accept_invalid_certs) {
-            tls.dangerous().set_certificate_verifier(GivenRoots::new(roots)?);
-        }
-        // For one server; by default there is room for 32.
-        tls.resumption = Resumption::in_memory_sessions(1);
-        let name: Arc<dyn ResolveServerName + Send + Sync> = match &config.tls_server_name {
-            Some(name) => {
-                let name = ServerName::try_from(name.clone()).map_err(|_| {
-                    AccessError::Tls(format!("tls-server-name {name:?} is not a valid name"))
-                })?;
-                Arc::new(FixedServerNameResolver::new(name))
-            }
-            None => Arc::new(DefaultServerNameResolver::default()),
-        };
-        Ok(Self { config: tls, name })
-    }
-
-    /// Adds TLS to `tcp`, offering `protocols`, preferred first.
-    fn connector<H>(&self, tcp: H, protocols: &[&str]) -> HttpsConnector<H> {
-        let mut tls = self.config.clone();
-        tls.alpn_protocols = protocols.iter().map(|one| one.as_bytes().to_vec()).collect();
-        HttpsConnector::new(tcp, tls, false, Arc::clone(&self.name))
-    }
-
-    /// Creates connections with deadlines.
-    fn dial(&self, tcp: HttpConnector<Resolver>, protocols: &[&str]) -> Dial {
-        let connector = self.connector(tcp, protocols).map_future(|connecting| {
-            // The connector's own limit excludes the handshake.
-            Box::pin(async {
-                match tokio::time::timeout(CONNECT_LIMIT, connecting).await {
-                    Ok(connected) => connected,
-                    Err(_) => Err(BoxError::from(format!(
-                        "no connection within {} s",
-                        CONNECT_LIMIT.as_secs()
-                    ))),
-                }
-            })
-        });
-        BoxCloneSyncService::new(connector)
-    }
 }
 
 fn base(access: &Access) -> Result<Uri, AccessError> {
@@ -433,15 +336,6 @@ fn base(access: &Access) -> Result<Uri, AccessError> {
         return Err(invalid_server());
     }
     Ok(server.clone())
-}
-
-/// Returns the certificates of a CA bundle, at least one, and the number of unreadable blocks.
-fn certificates(pem: &[u8]) -> Result<(Vec<Vec<u8>>, usize), AccessError> {
-    let CaBundle { certificates, unreadable } = CaBundle::read(pem);
-    if certificates.is_empty() {
-        return Err(AccessError::Ca);
-    }
-    Ok((certificates.iter().map(|der| der.to_vec()).collect(), unreadable))
 }
 
 fn authorization(credential: &ApiCredential) -> Result<Authorization, AccessError> {
@@ -490,6 +384,7 @@ mod tests {
             tls_server_name: None,
             credential: ApiCredential::None,
             loopback: Loopback::Refused,
+            proxy: None,
         }
     }
 

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::connect_proxy::ProxyError;
 use super::issued::NoToken;
 use strait_base::codes;
 use strait_base::descriptors::is_none_free;
@@ -106,6 +107,9 @@ impl ApiError {
 
     /// Returns the error for a failed exchange: TLS, connection or response.
     pub fn from_exchange(request: &str, error: &(dyn StdError + 'static)) -> Self {
+        if let Some(proxy) = find::<ProxyError>(error) {
+            return Self::Unreachable(proxy.to_string());
+        }
         if let Some(tls) = find::<rustls::Error>(error) {
             return from_tls(tls);
         }

@@ -7,7 +7,7 @@
 //!
 //! - A remote API server is not trusted: every response has a deadline and a size limit, redirects
 //!   are not followed, and address checks apply to the address that is dialled, after DNS
-//!   resolution.
+//!   resolution. Only a proxy that the operator defines resolves names itself.
 //! - This crate does not know services or the mesh.
 
 #![forbid(unsafe_code)]
@@ -21,7 +21,9 @@ mod body;
 mod borrowed_text;
 mod cluster_identity;
 mod connect;
+mod connect_proxy;
 mod decode;
+mod dial;
 mod envelope;
 mod error;
 mod event;
@@ -44,6 +46,7 @@ mod served;
 mod tests;
 mod text;
 mod transport;
+mod tunnel;
 mod verify;
 mod watch;
 mod watch_state;
@@ -61,6 +64,7 @@ pub use cluster_identity::{
 };
 pub use connect::tcp_to_named;
 pub use connect::{ApiClient, connector, transport_to};
+pub use connect_proxy::ConnectProxy;
 pub use decode::read_objects;
 pub use decode::{read_list, read_watch};
 pub use envelope::Encoding;

@@ -53,6 +53,7 @@ fn client_at(sim: &SimCluster, url: &str) -> ApiClient {
         tls_server_name: None,
         credential: ApiCredential::Token(Redacted::new(sim.token())),
         loopback: Loopback::Allowed,
+        proxy: None,
     });
     client.expect("usable")
 }

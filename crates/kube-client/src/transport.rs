@@ -56,8 +56,14 @@ where
     BoxCloneSyncService::new(http.map_err(BoxError::from))
 }
 
+/// A connection to a server, or a tunnel of a proxy, which may use TLS itself.
+pub(super) type HopStream = MaybeHttpsStream<TokioIo<TcpStream>>;
+
+/// Opens connections without the server's TLS.
+pub(super) type Hop = BoxCloneSyncService<Uri, HopStream, BoxError>;
+
 /// A connection with its TLS.
-pub(super) type ServerStream = MaybeHttpsStream<TokioIo<TcpStream>>;
+pub(super) type ServerStream = MaybeHttpsStream<HopStream>;
 
 /// Opens connections, within the time limit.
 pub(super) type Dial = BoxCloneSyncService<Uri, ServerStream, BoxError>;

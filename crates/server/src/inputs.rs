@@ -38,9 +38,10 @@ use strait_model::{RootBundle, WriterRole};
 use strait_relay::hub::RelayHub;
 use strait_sources::clusters::callers::{self, MemberCallers};
 use strait_sources::clusters::credentials::MemberCredentials;
+use strait_sources::clusters::renewal::{self, RenewalFailures};
 use strait_sources::clusters::status::ClusterStatus;
 use strait_sources::clusters::writer::WriterLease;
-use strait_sources::clusters::{events, reconciler, renewal, statuses};
+use strait_sources::clusters::{events, reconciler, statuses};
 use strait_sources::jwks;
 use strait_sources::members::MemberSources;
 use strait_sources::mesh_config_watch::ConfigMapData;
@@ -160,6 +161,7 @@ impl ServerInputs {
             }
             None => ObjectsWithSources::without(objects.clone()),
         };
+        let (renewal_failures, failures_seen) = watch::channel(Arc::default());
         let clusters = reconciler::start(
             reconciler::ReconcilerConfig {
                 objects: members,
@@ -182,6 +184,7 @@ impl ServerInputs {
                 policy: policy.clone(),
                 updates,
                 remembered: restored.clusters,
+                renewal_failures: failures_seen,
                 runner: runner(Arc::clone(&relays)),
             },
             tasks,
@@ -206,7 +209,9 @@ impl ServerInputs {
             tasks,
         );
         tasks.spawn("pods of callers", follow_pods(core.context.clone(), Arc::clone(&callers)));
-        write_to_config_cluster(args, source, role.clone(), &objects, &clusters.statuses, tasks);
+        let (writes, failures) = (role.clone(), renewal_failures);
+        let statuses = &clusters.statuses;
+        write_to_config_cluster(args, source, writes, &objects, statuses, failures, tasks);
 
         let contact = config_cluster.contact;
         let stores = ObjectStores::of(
@@ -443,6 +448,7 @@ fn write_to_config_cluster(
     role: watch::Receiver<WriterRole>,
     objects: &watch::Receiver<Option<Arc<Objects>>>,
     statuses: &watch::Receiver<Arc<Vec<ClusterStatus>>>,
+    failures: watch::Sender<Arc<RenewalFailures>>,
     tasks: &Supervisor,
 ) {
     let Some(config_cluster) = source.config_cluster() else { return };
@@ -453,7 +459,8 @@ fn write_to_config_cluster(
     });
     let (access, objects, loopback) = (config_cluster.access, objects.clone(), source.loopback());
     tasks.spawn_restarting("token renewal", Duration::from_secs(1), move || {
-        renewal::run(access.clone(), role.clone(), objects.clone(), loopback)
+        let (access, role, objects) = (access.clone(), role.clone(), objects.clone());
+        renewal::run(access, role, objects, loopback, failures.clone())
     });
 }
 

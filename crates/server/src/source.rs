@@ -423,6 +423,7 @@ mod tests {
             tls_server_name: None,
             credential: ApiCredential::None,
             loopback: Loopback::Refused,
+            proxy: None,
         };
         let origin = |in_pod| ConfigOrigin::Cluster {
             id: ClusterId::parse("config").expect("an ID"),

@@ -232,6 +232,7 @@ impl ClusterApi {
             tls_server_name: name.or_else(|| self.config.tls_server_name.clone()),
             credential: ApiCredential::Token(Redacted::new(token)),
             loopback: if server.is_some() { Loopback::Allowed } else { Loopback::Refused },
+            proxy: None,
         })
     }
 

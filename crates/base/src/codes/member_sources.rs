@@ -28,7 +28,7 @@ servers; `servers` replaces them. No request was sent.";
     NOT_AVAILABLE = "STR0227", "this version cannot reach the member in this way",
         "Use a type or an object that this version implements: docs/reference/member-sources.md", "\
 The --members file may define identities of type google, azure and exchange, ClusterProfile sources and
-proxies, and an object may select a proxy. This version checks these definitions but does not implement
+socks5 proxies, and an object may select them. This version checks these definitions but does not implement
 them. The member is refused instead of being read without the requested setting.";
 
     /// A credential and an identity.
@@ -80,4 +80,12 @@ The cluster ID comes from the annotation strait.dev/cluster-id, otherwise from t
 cluster.x-k8s.io/cluster-name (Cluster API), the key `name` (Argo CD), the label x-k8s.io/cluster-profile,
 otherwise the data key. In the native format with several data keys, the annotation is refused, because it
 would name one ID for several clusters.";
+
+    /// A renewal that nobody performs.
+    SELF_RENEW_UNUSED = "STR0236", "strait.dev/self-renew has no effect",
+        "Remove the annotation. Renew the credential with the tool that writes the Secret.", "\
+Strait renews only tokens of service accounts that expire, in kubeconfigs of Secrets in the system namespace
+that no other tool writes. It does not change Secrets of Argo CD, of Cluster API and of the sources in the
+--members file, nor files of --config-dir: their owner would undo the change. The member works until its
+credential expires.";
 }

@@ -55,9 +55,11 @@ The other one takes over immediately if the first is deleted. Nothing is lost me
 
     /// proxy-url.
     USES_PROXY = "STR0208", "the kubeconfig uses a proxy",
-        "Use an address of the API server that the control plane reaches directly.", "\
-`proxy-url` would send the credential to a server that the author of the Secret chooses, and would hide the
-dialled address from the address checks.";
+        "Define the proxy under `proxies` in the --members file, or use an address that the control plane
+reaches directly.", "\
+`proxy-url` is accepted only if it is the URL of a proxy in the --members file: otherwise the author of the
+Secret would choose where the connection leads, and the dialled address would escape the address checks. The
+commands of the CLI use no proxy.";
 
     /// A loopback API server.
     LOOPBACK_SERVER = "STR0209", "the API server's address is a loopback address",

@@ -76,4 +76,25 @@ of the hub, without a middlebox that terminates TLS.";
         "Check the relay's pod and the API server: kubectl get --raw /readyz", "\
 The relay is connected to the hub, but the API server of its own cluster does not respond or refuses the
 connection. The member is stale until it does.";
+
+    /// A proxy fails.
+    PROXY_FAILED = "STR0356", "the proxy does not connect the API server",
+        "Check the proxy, its rules for this server, and its entry under `proxies` in the --members file.", "\
+The member is reached through an HTTP proxy (CONNECT). The message contains the name of the proxy and its
+answer, such as 407 (it does not accept the authorization), 403 (its rules refuse the server) or 502 (it does
+not reach the server). The last known state of the member stays in use. TLS to the API server runs inside the
+connection, so the proxy sees no credential of the member.";
+
+    /// A proxy that is not defined.
+    PROXY_UNKNOWN = "STR0357", "the proxy is not defined",
+        "Define it under `proxies` in the --members file, or correct the annotation strait.dev/proxy.", "\
+The object selects a proxy by name. Only the --members file defines proxies: an object never contains the
+address of one, because a proxy decides where a connection leads.";
+
+    /// The server is not listed.
+    PROXY_SERVER = "STR0358", "the proxy may not be used for this server",
+        "If it may connect the server, add the server to `servers` of the proxy in the --members file.", "\
+Strait connects only the servers that the entry of the proxy lists. The proxy resolves names, so Strait cannot
+check the address behind a name. Names of the proxy's own host and of metadata services are never connected.
+No request was sent.";
 }

@@ -12,12 +12,13 @@ without a valid name are left out, and so are those of the younger of two cluste
 and everything else are unaffected.";
 
     /// An object without Strait's label.
-    IMPORT_FOREIGN = "STR0441", "a ServiceImport belongs to another controller",
+    IMPORT_FOREIGN = "STR0441", "a ServiceImport or its Service belongs to another controller",
         "Nothing, if that controller should write it. Otherwise delete the object, and Strait creates its own.", "\
 The cluster has a ServiceImport with this name that Strait did not write: it lacks the label
-app.kubernetes.io/managed-by: strait, or its label strait.dev/clusterset names another set. Strait reads
-its addresses and does not change it. With adopt: status in the policy file Strait also writes
-status.clusters of such objects.";
+app.kubernetes.io/managed-by: strait, its label strait.dev/clusterset names another set, or another object
+controls it. Strait reads its addresses and does not change it. With adopt: status in the policy file Strait
+also writes status.clusters of such objects. If the message names a Service, that Service has the name of
+the derived Service and is not Strait's: it is neither changed nor deleted, and the import has no address.";
 
     /// Imports that vanish after they are written.
     IMPORTS_CONTESTED = "STR0442", "another controller deletes ServiceImports of the cluster",

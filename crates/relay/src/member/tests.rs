@@ -81,6 +81,7 @@ fn access(api: &FakeApiServer) -> Access {
         tls_server_name: None,
         credential: ApiCredential::Token(Redacted::new("token-of-the-relay".to_owned())),
         loopback: Loopback::Allowed,
+        proxy: None,
     }
 }
 

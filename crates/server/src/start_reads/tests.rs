@@ -13,6 +13,7 @@ async fn both_reads_start_before_either_completes() {
         tls_server_name: None,
         credential: ApiCredential::Token(Redacted::new(sim.token())),
         loopback: Loopback::Allowed,
+        proxy: None,
     };
     sim.fault(Fault::Hang);
     let access = watch::channel(access).1;

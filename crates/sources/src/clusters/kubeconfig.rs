@@ -44,31 +44,56 @@ pub struct ServerOverride<'a> {
     pub tls_server_name: Option<(&'a str, &'a str)>,
 }
 
+/// The URL of a proxy in a kubeconfig. It must be that of a proxy in the operator file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProxyUrl {
+    /// The text of the URL.
+    pub url: String,
+    /// Its field.
+    pub field: String,
+}
+
 /// Reads the context named `context`, else that of `current-context`, else the only one.
 pub fn parse(
     bytes: &[u8],
     context: Option<&str>,
     loopback: Loopback,
 ) -> Result<Access, KubeconfigRefusal> {
-    parse_with(bytes, context, loopback, &ServerOverride::default())
+    match parse_with(bytes, context, loopback, &ServerOverride::default())? {
+        (access, None) => Ok(access),
+        (_, Some(proxy)) => Err(uses_proxy(proxy.field)),
+    }
 }
 
-/// Reads a context like [`parse`], with other values for its server.
+fn uses_proxy(field: String) -> KubeconfigRefusal {
+    KubeconfigRefusal::new(&codes::USES_PROXY, field, "sends the connection through a proxy")
+}
+
+/// Reads a context like [`parse`], with other values for its server. The access has no proxy yet.
 pub fn parse_with(
     bytes: &[u8],
     context: Option<&str>,
     loopback: Loopback,
     other: &ServerOverride<'_>,
-) -> Result<Access, KubeconfigRefusal> {
+) -> Result<(Access, Option<ProxyUrl>), KubeconfigRefusal> {
     let text = decode_text(bytes)?;
     let tree = parse_tree(text)?;
     let file = KubeconfigFile::read(&tree)?;
     let (cluster, user) = file.choose(context)?;
+    let others = file.clusters.iter().map(|other| &other.entry);
+    let mut others = others.filter(|other| !std::ptr::eq(*other, cluster));
+    if let Some(other) = others.find(|other| other.proxy_url.is_some()) {
+        return Err(uses_proxy(other.field("proxy-url")));
+    }
     let server = match other.server {
         Some((field, url)) => server_uri(url, loopback, field)?,
         None => cluster.server(loopback)?,
     };
-    Ok(Access {
+    let proxy_url = cluster.proxy_url.map(|url| {
+        let field = cluster.field("proxy-url");
+        ProxyUrl { url: url.to_owned(), field }
+    });
+    let access = Access {
         server,
         ca_pem: cluster.authority()?,
         tls_server_name: match other.tls_server_name {
@@ -80,7 +105,9 @@ pub fn parse_with(
             None => ApiCredential::None,
         },
         loopback,
-    })
+        proxy: None,
+    };
+    Ok((access, proxy_url))
 }
 
 /// Writes a kubeconfig that [`parse`] and every other client parse to `access`.
@@ -250,6 +277,7 @@ struct KubeconfigCluster<'a> {
     server: Option<&'a str>,
     authority_data: Option<&'a str>,
     tls_server_name: Option<&'a str>,
+    proxy_url: Option<&'a str>,
 }
 
 #[derive(Default)]
@@ -502,6 +530,7 @@ impl<'a> KubeconfigEntry<'a> for KubeconfigCluster<'a> {
             "server" => self.server = faults.text(value, field),
             "certificate-authority-data" => self.authority_data = faults.text(value, field),
             "tls-server-name" => self.tls_server_name = faults.text(value, field),
+            "proxy-url" => self.proxy_url = faults.text(value, field),
             "insecure-skip-tls-verify" if value == &Value::Bool(false) => {}
             // Old versions of Rancher write `api-version`; `disable-compression` only affects
             // performance.

@@ -65,7 +65,7 @@ impl PlannedCluster {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hold {
     /// A Secret holds it and defines how to reach the API server.
-    BySecret(Access),
+    BySecret(Box<Access>),
     /// A Secret held it when the previous process ended; the Secrets have not been read since.
     Assumed,
     /// No Secret holds it. The data stays until the grace period is over; the credential is
@@ -331,7 +331,7 @@ impl Plan {
             return self.actions.push(Action::Add { id, secret, created, member });
         };
         let current_access = match &cluster.hold {
-            Hold::BySecret(access) if cluster.secret == secret.name => Some(access),
+            Hold::BySecret(access) if cluster.secret == secret.name => Some(&**access),
             _ => None,
         };
         let Some(access) = current_access else {
@@ -414,12 +414,12 @@ impl PlannedMembers {
                     trust_domain: member.trust_domain.clone(),
                     set_name: member.set_name.clone(),
                     created: *created,
-                    hold: Hold::BySecret(member.access.clone()),
+                    hold: Hold::BySecret(Box::new(member.access.clone())),
                 };
                 self.clusters.insert(id.clone(), cluster);
             }
             Action::Replace { id, access } => {
-                self.change(id, |cluster| cluster.hold = Hold::BySecret(access.clone()));
+                self.change(id, |cluster| cluster.hold = Hold::BySecret(Box::new(access.clone())));
             }
             Action::SetNetwork { id, network } => {
                 self.change(id, |cluster| cluster.network.clone_from(network));

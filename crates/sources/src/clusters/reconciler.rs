@@ -35,8 +35,8 @@ use super::flapping::Stage;
 use super::kubeconfig::KubeconfigRefusal;
 use super::plan::{self, Action, Hold, Idle, Plan, PlannedCluster, PlannedMembers};
 use super::remembered::RememberedMember;
-use super::renewal;
-use super::resolve::resolve;
+use super::renewal::{self, RenewalFailures};
+use super::resolve::{permits, resolve};
 use super::secret::{MemberSecret, MemberSpec};
 use super::status::{
     ClusterIdHolder, ClusterState, ClusterStatus, MemberFacts, RestoredFacts, evaluate,
@@ -198,6 +198,7 @@ struct Reconciler {
     fresh_until: Option<Instant>,
     policy: watch::Receiver<Arc<Policy>>,
     trust_domain: watch::Receiver<Option<Arc<str>>>,
+    renewal_failures: watch::Receiver<Arc<RenewalFailures>>,
     /// The published state of each member.
     shown: BTreeMap<ClusterId, MemberView>,
     /// The published state of data keys that hold no member.
@@ -220,6 +221,7 @@ impl Reconciler {
             fresh_until: has_remembered.then(|| now + FRESH_WAIT),
             policy: context.config.policy.clone(),
             trust_domain: context.config.trust_domain.clone(),
+            renewal_failures: context.config.renewal_failures.clone(),
             shown: BTreeMap::new(),
             idle: Vec::new(),
             states: BTreeMap::new(),
@@ -252,6 +254,7 @@ impl Reconciler {
                 () = self.context.news.notified() => MembersToCheck::News,
                 () = changed(Some(&mut self.policy)) => MembersToCheck::All,
                 () = changed(Some(&mut self.trust_domain)) => MembersToCheck::All,
+                () = changed(Some(&mut self.renewal_failures)) => MembersToCheck::All,
                 () = until(self.presume_after) => MembersToCheck::All,
                 () = until(self.fresh_until) => MembersToCheck::All,
                 _ = turn.tick() => MembersToCheck::All,
@@ -331,7 +334,10 @@ impl Reconciler {
     async fn plan(&mut self, now: Instant) {
         self.resume();
         let (sources, book) = (&self.planned_sources, &self.context.book);
-        let resolved = self.read.values().map(|(_, read)| resolve(read, sources, book));
+        let resolve = |(secret, read): &(Arc<WatchedSecret>, MemberSecret)| {
+            resolve(secret, read, sources, book)
+        };
+        let resolved = self.read.values().map(resolve);
         let secrets: Vec<_> = resolved.collect();
         let config = &self.context.config;
         let config_cluster = config.config_cluster.as_ref().map(|cluster| cluster.id.clone());
@@ -454,6 +460,7 @@ impl Reconciler {
                 || mode == Mode::Pause;
             let hold = cluster.map(|cluster| &cluster.hold);
             member.drop_replaced();
+            member.drop_forbidden(|access| permits(&self.planned_sources, access));
             member.is_to_begin = false;
             match (hold, &self.config_access) {
                 (Some(Hold::Leaving { .. } | Hold::Assumed), _) => member.freeze(),
@@ -536,9 +543,9 @@ impl Reconciler {
         member.align(&how, start, swap, id);
     }
 
-    /// Returns why the operator file no longer allows a running member to use what this control plane
-    /// issues: the token of an identity, or the certificate of a relay. Its runs then end. Other
-    /// refusals leave a running member unchanged.
+    /// Returns why the operator file no longer allows a running member to use its proxy, or what this
+    /// control plane issues: the token of an identity, or the certificate of a relay. Its runs then
+    /// end. Other refusals leave a running member unchanged.
     fn revoked(
         &self,
         id: &ClusterId,
@@ -554,7 +561,7 @@ impl Reconciler {
         let refusal = self.plan.unused_secrets.get(id)?;
         let is_revoked = by_operator.contains(&refusal.code)
             && matches!(access.credential, ApiCredential::Issued(_) | ApiCredential::Relay);
-        is_revoked.then_some(refusal)
+        (is_revoked || !permits(&self.planned_sources, access)).then_some(refusal)
     }
 
     /// Returns the trust domain of a cluster's workloads: the one in its Secret, else the cluster's

@@ -3,32 +3,48 @@
 
 use std::sync::Arc;
 
-use super::formats::{IDENTITY_ANNOTATION, IdentityChoice, MemberReach, PROXY_ANNOTATION};
+use http::Uri;
+
+use super::formats::{
+    IDENTITY_ANNOTATION, IdentityChoice, MemberReach, PROXY_ANNOTATION, ProxyChoice,
+};
 use super::kubeconfig::KubeconfigRefusal;
 use super::secret::{MemberSecret, MemberSpec};
 use crate::members::book::TokenBook;
 use crate::members::{IdentityKind, MemberIdentity, MemberSources};
+use crate::store::WatchedSecret;
 use strait_base::codes;
-use strait_kube_client::ApiCredential;
+use strait_kube_client::{Access, ApiCredential, ConnectProxy};
 use strait_model::ClusterId;
 
-/// Returns `secret` with the operator file applied.
+/// Returns `read`, the content of `secret`, with the operator file applied.
+///
+/// The Secrets of a source and the operator file change independently. A Secret that the current
+/// file does not select defines nothing, until its source has been read again.
 pub(super) fn resolve(
-    secret: &MemberSecret,
+    secret: &WatchedSecret,
+    read: &MemberSecret,
     sources: &MemberSources,
     book: &TokenBook,
 ) -> MemberSecret {
-    let mut resolved = secret.clone();
-    let source = secret.source.as_ref().and_then(|name| sources.source(name));
-    resolved.source_order = source.map_or(0, |(order, _)| order);
+    let mut resolved = read.clone();
+    let position = read.source.as_ref().and_then(|name| sources.source(name));
+    resolved.source_order = position.map_or(0, |(order, _)| order);
     for (id, member) in &mut resolved.clusters {
-        let outside = source.filter(|(_, source)| !source.may_define(id.as_str()));
+        let outside = match (&read.source, position) {
+            (None, _) => None,
+            (Some(name), Some((_, source)))
+                if source.includes(&secret.name.namespace, &secret.labels) =>
+            {
+                (!source.may_define(id.as_str())).then(|| {
+                    format!("source {name} may define {}, not {id}", source.ids.join(", "))
+                })
+            }
+            (Some(name), Some(_)) => Some(format!("source {name} no longer selects the Secret")),
+            (Some(name), None) => Some(format!("the --members file no longer has source {name}")),
+        };
         let refusal = match (outside, &mut *member) {
-            (Some((_, source)), _) => Some(KubeconfigRefusal::new(
-                &codes::ID_OUTSIDE_SOURCE,
-                "",
-                format!("source {} may define {}, not {id}", source.name, source.ids.join(", ")),
-            )),
+            (Some(fact), _) => Some(KubeconfigRefusal::new(&codes::ID_OUTSIDE_SOURCE, "", fact)),
             (None, Ok(spec)) => resolve_member(id, spec, sources, book).err(),
             (None, Err(_)) => None,
         };
@@ -46,16 +62,13 @@ fn resolve_member(
     book: &TokenBook,
 ) -> Result<(), KubeconfigRefusal> {
     let annotation = |name: &str| format!("annotation {name}");
-    let MemberReach { identity, identity_cluster, proxy, namespaces, .. } = &spec.reach;
+    if !spec.access.is_relayed() {
+        let host = spec.access.server.host().unwrap_or_default();
+        spec.access.proxy = proxy(spec.reach.proxy.as_ref(), host, sources)?;
+    }
+    let MemberReach { identity, identity_cluster, namespaces, .. } = &spec.reach;
     let unavailable =
         |field: String, fact: &str| KubeconfigRefusal::new(&codes::NOT_AVAILABLE, field, fact);
-    if let Some(name) = proxy {
-        let fact = match sources.proxies.contains(name) {
-            true => format!("selects proxy {name}; this version does not implement proxies"),
-            false => format!("selects proxy {name}, which the --members file does not define"),
-        };
-        return Err(unavailable(annotation(PROXY_ANNOTATION), &fact));
-    }
     if !namespaces.is_empty() {
         let fact = format!(
             "limits the reader to {}; this version reads whole clusters: set clusterResources to true",
@@ -74,6 +87,87 @@ fn resolve_member(
     let feed = feed.map_err(|fact| unavailable(annotation(IDENTITY_ANNOTATION), &fact))?;
     spec.access.credential = ApiCredential::Issued(feed);
     Ok(())
+}
+
+/// Names that a proxy would resolve to itself or to a metadata service.
+const NEVER_CONNECTED: [&str; 6] = [
+    "localhost",
+    "localhost.localdomain",
+    "ip6-localhost",
+    "ip6-loopback",
+    "metadata",
+    "metadata.google.internal",
+];
+
+/// Returns the proxy that connects the server of an object: the one that it selects, otherwise the
+/// first that lists the server.
+fn proxy(
+    choice: Option<&ProxyChoice>,
+    host: &str,
+    sources: &MemberSources,
+) -> Result<Option<Arc<ConnectProxy>>, KubeconfigRefusal> {
+    let (field, proxy) = match choice {
+        Some(ProxyChoice::Named(name)) => {
+            let field = format!("annotation {PROXY_ANNOTATION}");
+            let Some(proxy) = sources.proxy(name) else {
+                let fact =
+                    format!("selects proxy {name}, which the --members file does not define");
+                return Err(KubeconfigRefusal::new(&codes::PROXY_UNKNOWN, field, fact));
+            };
+            (field, proxy)
+        }
+        Some(ProxyChoice::Url { url, field }) => {
+            let known = sources.proxies.iter().find(|proxy| proxy.has_url(url));
+            let known = known.ok_or_else(|| unlisted_proxy(url, field, sources))?;
+            (field.clone(), known)
+        }
+        None => match sources.proxies.iter().find(|proxy| proxy.may_reach(host)) {
+            Some(proxy) => (format!("proxies.{}", proxy.name), proxy),
+            None => return Ok(None),
+        },
+    };
+    let name = &proxy.name;
+    if !proxy.may_reach(host) {
+        let fact = format!(
+            "selects proxy {name}, whose servers do not include {host}; to allow it, add {host} to proxies.{name}.servers"
+        );
+        return Err(KubeconfigRefusal::new(&codes::PROXY_SERVER, field, fact));
+    }
+    let bare = host.trim_end_matches('.').to_ascii_lowercase();
+    if NEVER_CONNECTED.contains(&bare.as_str()) || bare.ends_with(".localhost") {
+        let fact = format!("{host} is never connected through a proxy, which would resolve it");
+        return Err(KubeconfigRefusal::new(&codes::PROXY_SERVER, field, fact));
+    }
+    match &proxy.connect {
+        Some(connect) => Ok(Some(Arc::clone(connect))),
+        None => {
+            let fact = format!("selects proxy {name}; this version does not implement socks5");
+            Err(KubeconfigRefusal::new(&codes::NOT_AVAILABLE, field, fact))
+        }
+    }
+}
+
+/// Whether the operator file still defines the proxy of an access, for this server.
+pub(super) fn permits(sources: &MemberSources, access: &Access) -> bool {
+    let Some(proxy) = &access.proxy else { return true };
+    let host = access.server.host().unwrap_or_default();
+    sources.proxies.iter().any(|listed| listed.url == proxy.url && listed.may_reach(host))
+}
+
+/// Returns the refusal of an object with the URL of a proxy that the operator file does not define.
+fn unlisted_proxy(url: &str, field: &str, sources: &MemberSources) -> KubeconfigRefusal {
+    let host = url.parse::<Uri>().ok().and_then(|url| url.host().map(str::to_owned));
+    let host = host.unwrap_or_else(|| "a proxy".to_owned());
+    let listed = sources.proxies.iter().filter_map(|proxy| proxy.url.host());
+    let listed: Vec<_> = listed.collect();
+    let fact = match listed.is_empty() {
+        true => format!("sends the connection through {host}; the --members file has no proxies"),
+        false => format!(
+            "sends the connection through {host}, whose URL the --members file does not define; it has {}",
+            listed.join(", ")
+        ),
+    };
+    KubeconfigRefusal::new(&codes::USES_PROXY, field, fact)
 }
 
 /// Returns the identity that an object names, if its token may be sent to the object's server.
@@ -123,3 +217,6 @@ fn aws<'a>(
     };
     Err(KubeconfigRefusal::new(&codes::IDENTITY_UNKNOWN, "config.awsAuthConfig", fact))
 }
+
+#[cfg(test)]
+mod tests;

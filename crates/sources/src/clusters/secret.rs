@@ -470,6 +470,7 @@ contexts: [{name: a, context: {cluster: a, user: a}}]";
                     password: Redacted::new("'{{: #".to_owned()),
                 },
                 loopback: Loopback::Refused,
+                proxy: None,
             },
             network: Some(NetworkId::from("eu")),
             mode: Mode::Pause,

@@ -1,6 +1,7 @@
 //! The status of each member cluster, as shown in `/debug/clusters`. Pure: computes a state and its
 //! reason from facts.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -40,7 +41,7 @@ pub struct ClusterStatus {
     /// The kind of the object that defines the member; `None` for the config cluster.
     pub source_kind: Option<&'static str>,
     /// How the API server is reached.
-    pub via: &'static str,
+    pub via: Cow<'static, str>,
     /// The state.
     pub state: ClusterState,
     /// The reason of the state, with an error code if one applies.
@@ -141,7 +142,7 @@ impl ClusterStatus {
             secret: Some(format!("strait-system/{id}")),
             source: Some(SYSTEM_SOURCE.to_owned()),
             source_kind: Some("Secret"),
-            via: DIRECT,
+            via: DIRECT.into(),
             state: ClusterState::Live,
             reason: None,
             since: None,
@@ -306,8 +307,8 @@ pub(super) struct MemberFacts<'a> {
     pub(super) refused_credential: Option<&'a str>,
     /// Why the operator file no longer allows the member.
     pub(super) revoked: Option<&'a KubeconfigRefusal>,
-    /// A part of the object that is ignored.
-    pub(super) remark: Option<&'a KubeconfigRefusal>,
+    /// The parts of the object that are ignored.
+    pub(super) remarks: &'a [KubeconfigRefusal],
     /// Why the reports of a run are not passed on.
     pub(super) barred: Option<&'a KubeconfigRefusal>,
     pub(super) stale_after: Duration,
@@ -348,9 +349,7 @@ pub(super) fn evaluate(facts: &MemberFacts<'_>) -> (ClusterState, Option<String>
         };
         reasons.push(format!("the new kubeconfig doesn't serve yet, the old one does: {why}"));
     }
-    if let Some(remark) = facts.remark {
-        reasons.push(remark.to_string());
-    }
+    reasons.extend(facts.remarks.iter().map(ToString::to_string));
     if state == ClusterState::Live {
         reasons.extend(facts.status.degraded.iter().cloned());
         if let Some(last) = &facts.status.skipped.last {
@@ -617,7 +616,7 @@ mod tests {
             successor: None,
             refused_credential: None,
             revoked: None,
-            remark: None,
+            remarks: &[],
             barred: None,
             stale_after: STALE_AFTER,
             now: NOW(),

@@ -2,6 +2,7 @@
 //! registries.
 
 mod identities;
+mod proxies;
 mod swap;
 
 use std::collections::BTreeSet;
@@ -79,6 +80,7 @@ impl Mesh {
             policy: crate::policy_watch::WatchedFile::none().value,
             updates,
             remembered: Default::default(),
+            renewal_failures: watch::channel(Default::default()).1,
             runner: Arc::new(|config| Box::pin(crate::registry::kube::run(config))),
         };
         let outputs = reconciler::start(config, &tasks);

@@ -265,6 +265,7 @@ mod tests {
             tls_server_name: None,
             credential: ApiCredential::Token(Redacted::new("none".to_owned())),
             loopback: Loopback::Allowed,
+            proxy: None,
         };
         let (given_up, mut over) = watch::channel(false);
         let (role, role_receiver) = watch::channel(WriterRole::Waits);

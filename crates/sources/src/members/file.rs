@@ -11,9 +11,10 @@ use super::endpoint::{OperatorUrl, parse_url};
 use super::selector::{SelectorExpression, is_plain};
 use super::servers::{ServerPattern, is_dns_label};
 use super::{
-    AwsCredentials, AwsIdentity, IdentityKind, MemberIdentity, MemberSources, SYSTEM_SOURCE,
-    SecretSelection, Source, SourceObjects,
+    AwsCredentials, AwsIdentity, IdentityKind, MemberIdentity, MemberProxy, MemberSources,
+    SYSTEM_SOURCE, SecretSelection, Source, SourceObjects,
 };
+use strait_kube_client::ConnectProxy;
 use strait_model::policy::InvalidPolicy;
 
 /// Maximum size of the file in bytes.
@@ -259,7 +260,7 @@ impl MemberSources {
         let identities = list(file.identities, "identities", identity)?;
         distinct("identities", identities.iter().map(|identity| &*identity.name))?;
         let proxies = list(file.proxies, "proxies", proxy)?;
-        distinct("proxies", proxies.iter().map(|name| &**name))?;
+        distinct("proxies", proxies.iter().map(|proxy| &*proxy.name))?;
         let is_identity = |name: &str| identities.iter().any(|one| *one.name == *name);
         let access = list(file.access, "access", |field, text| access(field, text, &is_identity))?;
         if let Some(entry) = file.publish_profiles {
@@ -275,15 +276,17 @@ impl MemberSources {
         if !access.is_empty() {
             unused.push("access".to_owned());
         }
-        if !proxies.is_empty() {
-            unused.push("proxies".to_owned());
+        for (at, proxy) in proxies.iter().enumerate() {
+            if proxy.connect.is_none() {
+                unused.push(format!("proxies[{at}]"));
+            }
         }
         for (at, identity) in identities.iter().enumerate() {
             if let IdentityKind::Unavailable(kind) = identity.kind {
                 unused.push(format!("identities[{at}].{kind}"));
             }
         }
-        Ok(Self { sources, identities, proxies: proxies.into_iter().collect(), unused })
+        Ok(Self { sources, identities, proxies, unused })
     }
 }
 
@@ -630,7 +633,7 @@ fn optional(field: String, text: Option<&str>) -> Checked<()> {
     text.map_or(Ok(()), |text| filled(field, text))
 }
 
-fn proxy(field: &str, entry: Entry) -> Checked<Arc<str>> {
+fn proxy(field: &str, entry: Entry) -> Checked<MemberProxy> {
     let text: ProxyText = read(field, entry)?;
     let name = name(field, text.name)?;
     let url = parse_url(&text.url).or_else(|fact| invalid(format!("{field}.url"), fact))?;
@@ -640,9 +643,11 @@ fn proxy(field: &str, entry: Entry) -> Checked<Arc<str>> {
         let fact = "is not http://HOST:PORT, https://HOST:PORT or socks5://HOST:PORT";
         return invalid(format!("{field}.url"), fact);
     }
-    if text.cert.is_some() != text.key.is_some() {
-        return invalid(field, "has cert without key, or key without cert");
-    }
+    let certificate = match (&text.cert, &text.key) {
+        (Some(certificate), Some(key)) => Some((certificate.into(), key.into())),
+        (None, None) => None,
+        _ => return invalid(field, "has cert without key, or key without cert"),
+    };
     if scheme != Some("https") && (text.roots.is_some() || text.cert.is_some()) {
         return invalid(field, "has roots or cert, which only an https proxy uses");
     }
@@ -654,8 +659,17 @@ fn proxy(field: &str, entry: Entry) -> Checked<Arc<str>> {
     ] {
         optional(format!("{field}.{key}"), path.as_deref())?;
     }
-    server_list(field, text.servers)?;
-    Ok(name)
+    let servers = server_list(field, text.servers)?;
+    let connect = (scheme != Some("socks5")).then(|| {
+        Arc::new(ConnectProxy {
+            name: Arc::clone(&name),
+            url: url.clone(),
+            roots: text.roots.map(Into::into),
+            certificate,
+            authorization: text.authorization_file.map(Into::into),
+        })
+    });
+    Ok(MemberProxy { name, url, servers, connect })
 }
 
 #[cfg(test)]

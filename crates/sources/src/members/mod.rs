@@ -18,10 +18,14 @@ pub use self::endpoint::OperatorUrl;
 pub use self::selector::SelectorExpression;
 pub use self::servers::ServerPattern;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+
+use http::Uri;
+
+use strait_kube_client::ConnectProxy;
 
 /// The name of the system namespace as a source.
 pub const SYSTEM_SOURCE: &str = "system";
@@ -33,8 +37,8 @@ pub struct MemberSources {
     pub sources: Vec<Source>,
     /// The identities.
     pub identities: Vec<MemberIdentity>,
-    /// The names of the proxies.
-    pub proxies: BTreeSet<Arc<str>>,
+    /// The proxies, in the order of the file.
+    pub proxies: Vec<MemberProxy>,
     /// Parts of the file that this version validates and does not use, for a warning.
     pub unused: Vec<String>,
 }
@@ -66,6 +70,31 @@ pub struct SecretSelection {
     pub namespace: Arc<str>,
     /// Their labels.
     pub selector: SelectorExpression,
+}
+
+/// A proxy that connects API servers of members.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemberProxy {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its URL: `http`, `https` or `socks5`.
+    pub url: Uri,
+    /// The servers that it may connect.
+    pub servers: Vec<ServerPattern>,
+    /// The proxy; `None` for `socks5`, which this version does not implement.
+    pub connect: Option<Arc<ConnectProxy>>,
+}
+
+impl MemberProxy {
+    /// Whether it may connect this host.
+    pub fn may_reach(&self, host: &str) -> bool {
+        self.servers.iter().any(|server| server.matches(host))
+    }
+
+    /// Whether a text is its URL.
+    pub fn has_url(&self, text: &str) -> bool {
+        endpoint::parse_url(text).is_ok_and(|url| url == self.url)
+    }
 }
 
 /// An identity of the control plane at member clusters.
@@ -150,13 +179,30 @@ impl MemberSources {
         })
     }
 
+    /// Returns a proxy by name.
+    pub fn proxy(&self, name: &str) -> Option<&MemberProxy> {
+        self.proxies.iter().find(|proxy| *proxy.name == *name)
+    }
+
     /// Returns an identity by name.
     pub fn identity(&self, name: &str) -> Option<&MemberIdentity> {
         self.identities.iter().find(|identity| *identity.name == *name)
     }
 }
 
+impl SecretSelection {
+    /// Whether a Secret with this namespace and these labels is selected.
+    pub fn includes(&self, namespace: &str, labels: &BTreeMap<String, String>) -> bool {
+        *self.namespace == *namespace && self.selector.matches(labels)
+    }
+}
+
 impl Source {
+    /// Whether a Secret with this namespace and these labels is one of its objects.
+    pub fn includes(&self, namespace: &str, labels: &BTreeMap<String, String>) -> bool {
+        matches!(&self.objects, SourceObjects::Secrets(one) if one.includes(namespace, labels))
+    }
+
     /// Whether its objects may define a cluster with this ID.
     pub fn may_define(&self, id: &str) -> bool {
         self.ids.iter().any(|pattern| glob_matches(pattern.as_bytes(), id.as_bytes()))

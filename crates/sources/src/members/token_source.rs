@@ -128,6 +128,7 @@ mod tests {
             tls_server_name: None,
             credential: strait_kube_client::ApiCredential::Token(Redacted::new(hub.token())),
             loopback: strait_kube_client::Loopback::Allowed,
+            proxy: None,
         };
         let (_access, access) = watch::channel(access);
         let source = |account: &str| TokenSource::Account {

@@ -230,6 +230,7 @@ impl ChosenContext {
             tls_server_name: cluster.tls_server_name.clone(),
             credential,
             loopback: Loopback::Named,
+            proxy: None,
         };
         Ok((access, ends))
     }

@@ -146,6 +146,7 @@ fn pod_access() -> Result<Access, String> {
         tls_server_name: None,
         credential: ApiCredential::Token(Redacted::new(token.trim().to_owned())),
         loopback: Loopback::Allowed,
+        proxy: None,
     })
 }
 

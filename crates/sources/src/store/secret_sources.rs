@@ -29,8 +29,8 @@ use strait_kube_client::{
 const SECRETS_MAX: usize = 10_000;
 /// The time limit of the check whether the right cluster responds.
 const UID_LIMIT: Duration = Duration::from_secs(10);
-/// The pause before a list is requested again after a different cluster responded.
-const OTHER_CLUSTER_PAUSE: Duration = Duration::from_secs(2);
+/// The pause before a list is requested again, because a different cluster may have responded.
+const AGAIN_PAUSE: Duration = Duration::from_secs(2);
 
 /// The objects with the Secrets of all sources, and the problems with sources.
 #[derive(Debug, Clone)]
@@ -80,6 +80,21 @@ struct SourceState {
     secrets: Option<BTreeMap<ObjectName, Arc<WatchedSecret>>>,
     /// Why the source cannot be read now.
     failure: Option<String>,
+    /// The UID of the cluster that was read first, if known.
+    uid: Option<String>,
+}
+
+/// The cluster that responds, compared with the cluster that was read first.
+enum RespondingCluster {
+    Right,
+    Other {
+        was: String,
+        is: String,
+    },
+    /// Its UID cannot be read now.
+    Unknown {
+        was: Option<String>,
+    },
 }
 
 /// The reader of one source.
@@ -197,8 +212,7 @@ impl JoinedSources {
                 }
                 None => {
                     let is_selected = |secret: &&Arc<WatchedSecret>| {
-                        secret.name.namespace == selection.namespace
-                            && selection.selector.matches(&secret.labels)
+                        selection.includes(&secret.name.namespace, &secret.labels)
                     };
                     let selected = own.other_secrets.iter().filter(is_selected);
                     let of_source = |secret: &Arc<WatchedSecret>| {
@@ -234,15 +248,13 @@ struct ReadSource {
 
 impl ReadSource {
     async fn run(mut self) {
-        // The UID of the cluster that was read first, if known.
-        let mut uid = None;
         loop {
             let access = self.access.borrow_and_update().clone();
             match ApiClient::new(&access) {
                 Ok(client) => {
                     let mut renewed = self.access.clone();
                     tokio::select! {
-                        () = self.follow(&client, &mut uid) => {}
+                        () = self.follow(&client) => {}
                         () = changed(&mut renewed) => {}
                     }
                 }
@@ -255,7 +267,7 @@ impl ReadSource {
     }
 
     /// Applies the events of a watch.
-    async fn follow(&self, client: &ApiClient, uid: &mut Option<String>) {
+    async fn follow(&self, client: &ApiClient) {
         let selector = self.selection.selector.as_str();
         let selection = ListSelection {
             namespace: Some(self.selection.namespace.to_string()),
@@ -269,9 +281,9 @@ impl ReadSource {
             let mut is_right = false;
             while let Some(event) = received.recv().await {
                 if matches!(event, WatchEvent::Answered | WatchEvent::Restarted { .. }) {
-                    is_right = self.is_right_cluster(client, uid).await;
+                    is_right = self.is_right_cluster(client).await;
                     if !is_right {
-                        tokio::time::sleep(OTHER_CLUSTER_PAUSE).await;
+                        tokio::time::sleep(AGAIN_PAUSE).await;
                         client.list_again("secrets");
                     }
                 }
@@ -286,22 +298,40 @@ impl ReadSource {
         }
     }
 
-    /// Whether the cluster that was read first responds.
-    async fn is_right_cluster(&self, client: &ApiClient, uid: &mut Option<String>) -> bool {
-        let found = tokio::time::timeout(UID_LIMIT, cluster_uid(client)).await.unwrap_or_default();
-        match (&*uid, found) {
-            (Some(was), Some(is)) if *was != is => {
-                self.fail(format!(
-                    "{}: a different cluster responds: its UID was {was} and is {is}",
-                    codes::IDENTITY_CHANGED
-                ));
-                false
+    /// Whether the cluster that was read first responds. If that is unknown, the last known state
+    /// stays, as if it were another one.
+    async fn is_right_cluster(&self, client: &ApiClient) -> bool {
+        let fact = match self.responding_cluster(client).await {
+            RespondingCluster::Right => return true,
+            RespondingCluster::Other { was, is } => format!(
+                "{}: a different cluster responds: its UID was {was} and is {is}",
+                codes::IDENTITY_CHANGED
+            ),
+            RespondingCluster::Unknown { was } => {
+                let was = was.map(|was| format!(", which was {was}")).unwrap_or_default();
+                format!(
+                    "{}: cannot read the UID of the cluster{was}: a different one may respond, so the last known Secrets stay",
+                    codes::SOURCE_UNREADABLE
+                )
             }
-            (None, found) => {
-                *uid = found;
-                true
+        };
+        self.fail(fact);
+        false
+    }
+
+    async fn responding_cluster(&self, client: &ApiClient) -> RespondingCluster {
+        let was = self.state.borrow().uid.clone();
+        let found = tokio::time::timeout(UID_LIMIT, cluster_uid(client)).await;
+        match (was, found) {
+            (Some(was), Ok(Some(is))) if was != is => RespondingCluster::Other { was, is },
+            (Some(_), Ok(Some(_))) => RespondingCluster::Right,
+            (None, Ok(Some(is))) => {
+                self.state.send_modify(|state| state.uid = Some(is));
+                RespondingCluster::Right
             }
-            _ => true,
+            // Never permitted: there is nothing to compare with.
+            (None, Ok(None)) => RespondingCluster::Right,
+            (was, _) => RespondingCluster::Unknown { was },
         }
     }
 

@@ -34,6 +34,7 @@ impl World {
             tls_server_name: None,
             credential: ApiCredential::Token(Redacted::new(sim.token())),
             loopback: Loopback::Allowed,
+            proxy: None,
         };
         let client = ApiClient::new(&access).expect("usable");
         let clients = watch::Sender::new(Arc::new([("east".into(), client)].into()));

@@ -84,6 +84,7 @@ async fn events_reach_the_config_cluster_and_wait_while_it_is_unreachable() {
         tls_server_name: None,
         credential: ApiCredential::Token(Redacted::new(sim.token())),
         loopback: Loopback::Allowed,
+        proxy: None,
     });
     let rejected = status("west", ClusterState::Rejected, Some(REFUSED));
     let (statuses, statuses_receiver) = watch::channel(Arc::new(vec![rejected]));

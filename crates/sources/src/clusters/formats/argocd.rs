@@ -5,7 +5,8 @@ use serde_json::Value;
 
 use super::object::{IdentityChoice, MemberObject, MemberReach, ambiguous};
 use crate::clusters::kubeconfig::{
-    BYTES_MAX, CredentialText, KubeconfigRefusal, authority, program_fact, server_name, server_uri,
+    BYTES_MAX, CredentialText, KubeconfigRefusal, ProxyUrl, authority, program_fact, server_name,
+    server_uri,
 };
 use strait_base::codes;
 use strait_kube_client::{Access, ApiCredential};
@@ -64,10 +65,8 @@ pub(super) fn read(object: &MemberObject<'_>) -> Result<(Access, MemberReach), K
             "skips TLS verification",
         ));
     }
-    if !config.proxy_url.is_empty() {
-        let fact = "sends the connection through a proxy";
-        return Err(KubeconfigRefusal::new(&codes::USES_PROXY, "config.proxyUrl", fact));
-    }
+    let proxy_url = (!config.proxy_url.is_empty())
+        .then(|| ProxyUrl { url: config.proxy_url, field: "config.proxyUrl".to_owned() });
     let other = object.server_override();
     let server = match (other.server, text(object, "server")?) {
         (Some((field, url)), _) => server_uri(url, object.loopback, field)?,
@@ -100,7 +99,7 @@ pub(super) fn read(object: &MemberObject<'_>) -> Result<(Access, MemberReach), K
         key_data: key.as_deref(),
     };
     let credential = credential.read(|name| format!("config.{}", field_name(name)))?;
-    let mut reach = object.reach(&credential)?;
+    let mut reach = object.reach(&credential)?.with_proxy_url(proxy_url);
     if let Some(aws) = config.aws_auth_config {
         if named(aws.profile).is_some() {
             let fact = "names a profile, which is a file; use an identity of type aws";
@@ -131,6 +130,7 @@ pub(super) fn read(object: &MemberObject<'_>) -> Result<(Access, MemberReach), K
         tls_server_name: server_name,
         credential,
         loopback: object.loopback,
+        proxy: None,
     };
     Ok((access, reach))
 }

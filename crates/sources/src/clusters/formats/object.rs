@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::clusters::kubeconfig::{self, KubeconfigRefusal, ServerOverride};
+use crate::clusters::kubeconfig::{self, KubeconfigRefusal, ProxyUrl, ServerOverride};
 use crate::store::WatchedSecret;
 use strait_base::codes;
 use strait_kube_client::{Access, ApiCredential, Loopback};
@@ -33,14 +33,24 @@ pub struct MemberReach {
     pub identity: Option<IdentityChoice>,
     /// The cluster's name for the identity, if it is not the cluster ID.
     pub identity_cluster: Option<Arc<str>>,
-    /// The proxy by name.
-    pub proxy: Option<Arc<str>>,
+    /// The proxy.
+    pub proxy: Option<ProxyChoice>,
     /// When the credential expires, according to the annotation.
     pub expires: Option<Timestamp>,
     /// The namespaces to which the object limits the reader; empty for all.
     pub namespaces: Vec<Arc<str>>,
     /// A part of the object that is ignored.
     pub remark: Option<KubeconfigRefusal>,
+}
+
+impl MemberReach {
+    /// Adds the URL of a proxy in the object, with its field. The annotation takes precedence.
+    pub(super) fn with_proxy_url(mut self, proxy_url: Option<ProxyUrl>) -> Self {
+        let by_url =
+            proxy_url.map(|ProxyUrl { url, field }| ProxyChoice::Url { url: url.into(), field });
+        self.proxy = self.proxy.or(by_url);
+        self
+    }
 }
 
 /// The identity that an object selects.
@@ -52,6 +62,20 @@ pub enum IdentityChoice {
     Aws {
         /// The ARN of the role.
         role: Option<Arc<str>>,
+    },
+}
+
+/// The proxy that an object selects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProxyChoice {
+    /// The proxy with this name.
+    Named(Arc<str>),
+    /// The proxy with this URL, which the field of the object contains.
+    Url {
+        /// The text of the URL.
+        url: Arc<str>,
+        /// The field.
+        field: String,
     },
 }
 
@@ -116,9 +140,10 @@ impl MemberObject<'_> {
             KubeconfigRefusal::new(&codes::KEY_MISSING, field, fact)
         })?;
         let other = self.server_override();
-        let access = kubeconfig::parse_with(bytes.reveal(), None, self.loopback, &other)?;
+        let (access, proxy_url) =
+            kubeconfig::parse_with(bytes.reveal(), None, self.loopback, &other)?;
         let reach = self.reach(&access.credential)?;
-        Ok((access, reach))
+        Ok((access, reach.with_proxy_url(proxy_url)))
     }
 
     /// Reads the annotations that define how the member is reached. `credential` is the credential in
@@ -144,7 +169,7 @@ impl MemberObject<'_> {
         Ok(MemberReach {
             identity: identity.map(|name| IdentityChoice::Named(name.into())),
             identity_cluster: self.annotation(IDENTITY_CLUSTER_ANNOTATION).map(Into::into),
-            proxy: self.annotation(PROXY_ANNOTATION).map(Into::into),
+            proxy: self.annotation(PROXY_ANNOTATION).map(|name| ProxyChoice::Named(name.into())),
             expires,
             namespaces: Vec::new(),
             remark,

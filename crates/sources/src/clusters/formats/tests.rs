@@ -273,7 +273,6 @@ fn unusable_config_of_argo_cd_is_refused_and_not_tried_as_another_format() {
         (r#"{"awsAuthConfig": {"clusterName": "x", "profile": "/etc/x"}}"#, "STR0229", "profile"),
         (r#"{"tlsClientConfig": {"insecure": true}}"#, "STR0205", "skips"),
         (r#"{"tlsClientConfig": {"certData": "eA=="}}"#, "STR0214", "is missing"),
-        (r#"{"proxyUrl": "http://p:1"}"#, "STR0208", "proxy"),
         (
             r#"{"execProviderConfig": {"command": "argocd-k8s-auth", "args": ["aws"]}}"#,
             "STR0203",

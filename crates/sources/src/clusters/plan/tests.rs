@@ -16,6 +16,7 @@ fn member(server: &str) -> MemberSpec {
             tls_server_name: None,
             credential: ApiCredential::None,
             loopback: Loopback::Refused,
+            proxy: None,
         },
         network: None,
         mode: Mode::Normal,

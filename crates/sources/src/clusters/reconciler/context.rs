@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
 use crate::clusters::remembered::RememberedMember;
+use crate::clusters::renewal::RenewalFailures;
 use crate::clusters::status::ClusterStatus;
 use crate::members::MemberSources;
 use crate::members::book::TokenBook;
@@ -74,6 +75,8 @@ pub struct ReconcilerConfig {
     pub updates: mpsc::Sender<RegistryUpdate>,
     /// The state of members from before this process started.
     pub remembered: BTreeMap<ClusterId, RememberedMember>,
+    /// Why tokens in Secrets could not be renewed.
+    pub renewal_failures: watch::Receiver<Arc<RenewalFailures>>,
     /// Runs one registry.
     pub runner: Runner,
 }

@@ -177,8 +177,16 @@ impl Member {
     /// Ends runs whose API server now belongs to another cluster; their data stays. A new run
     /// determines which cluster it is.
     pub(super) fn drop_replaced(&mut self) {
-        let replaced = |run: &mut Run| run.status.borrow().replaced;
-        let runs = [self.serving.take_if(replaced), self.next.take_if(replaced)];
+        self.end_if(|run| run.status.borrow().replaced);
+    }
+
+    /// Ends runs with an access that is no longer permitted; their data stays.
+    pub(super) fn drop_forbidden(&mut self, is_permitted: impl Fn(&Access) -> bool) {
+        self.end_if(|run| !is_permitted(&run.how.access));
+    }
+
+    fn end_if(&mut self, is_over: impl Fn(&mut Run) -> bool) {
+        let runs = [self.serving.take_if(&is_over), self.next.take_if(&is_over)];
         for run in runs.into_iter().flatten() {
             self.end(Some(run));
         }

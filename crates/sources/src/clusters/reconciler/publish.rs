@@ -1,6 +1,7 @@
 //! The reconciler's published state: the statuses of members, the clusters that belong to the mesh,
 //! and whether all of them are settled. Only the parts that may have changed are recomputed.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use super::*;
@@ -111,6 +112,7 @@ impl Reconciler {
         id: &ClusterId,
         member: &Member,
         cluster: Option<&PlannedCluster>,
+        renews_itself: bool,
         wall: SystemTime,
     ) -> Option<CredentialStatus> {
         let run = member.shown_run();
@@ -125,10 +127,14 @@ impl Reconciler {
         let whole_second = |time: SystemTime| {
             Timestamp::from_second(Timestamp::try_from(time).ok()?.as_second()).ok()
         };
-        let secret = cluster.and_then(|cluster| self.read.get(&cluster.secret));
         let annotated = self.reach(id, cluster).and_then(|reach| reach.expires);
         let annotated = annotated.map(|expires| Lifetime { issued: None, expires });
         let lifetime = lifetime.or(annotated);
+        let not_renewed = cluster.and_then(|cluster| {
+            let failures = self.renewal_failures.borrow();
+            let fact = failures.get(&(cluster.secret.clone(), id.clone()))?;
+            Some(format!("the token could not be renewed: {fact}"))
+        });
         let principal = run.and_then(|run| run.principal.borrow().clone().flatten());
         let status = CredentialStatus {
             kind,
@@ -136,10 +142,9 @@ impl Reconciler {
             principal: principal.map(|name| name.to_string()),
             expires: lifetime.map(|lifetime| lifetime.expires),
             refresh_at: None,
-            last_error: member.refused_credential().map(|why| why.to_string()),
+            last_error: member.refused_credential().map(|why| why.to_string()).or(not_renewed),
             ends_soon: lifetime.is_some_and(|lifetime| lifetime.ends_soon(now)),
-            renews_itself: kind == CredentialKind::Relay
-                || secret.is_some_and(|(secret, _)| renewal::is_wanted(secret)),
+            renews_itself: renews_itself || kind == CredentialKind::Relay,
         };
         let ApiCredential::Issued(feed) = &access.credential else { return Some(status) };
         let issued = feed.current();
@@ -157,10 +162,33 @@ impl Reconciler {
         })
     }
 
+    /// Returns the Secret that holds a member, and its specification there.
+    fn in_secret(
+        &self,
+        id: &ClusterId,
+        cluster: Option<&PlannedCluster>,
+    ) -> Option<(&WatchedSecret, &MemberSpec)> {
+        let (watched, read) = self.read.get(&cluster?.secret)?;
+        Some((&**watched, read.clusters.get(id)?.as_ref().ok()?))
+    }
+
     /// Returns the part of a member's specification about its connection and its credential.
     fn reach(&self, id: &ClusterId, cluster: Option<&PlannedCluster>) -> Option<&MemberReach> {
-        let (_, secret) = self.read.get(&cluster?.secret)?;
-        Some(&secret.clusters.get(id)?.as_ref().ok()?.reach)
+        Some(&self.in_secret(id, cluster)?.1.reach)
+    }
+
+    /// Returns whether Strait renews the token in a member's Secret, and the parts of the Secret
+    /// that are ignored.
+    fn effects(
+        &self,
+        id: &ClusterId,
+        cluster: Option<&PlannedCluster>,
+    ) -> (bool, Vec<KubeconfigRefusal>) {
+        let Some((secret, spec)) = self.in_secret(id, cluster) else { return (false, Vec::new()) };
+        let renewal = renewal::effect(secret, id, spec, self.config_access.is_some());
+        let renews_itself = renewal.as_ref().is_some_and(Result::is_ok);
+        let ignored = spec.reach.remark.clone().into_iter().chain(renewal.and_then(Result::err));
+        (renews_itself, ignored.collect())
     }
 
     /// Returns the published state of a member.
@@ -182,7 +210,8 @@ impl Reconciler {
         let is_late = !member.has_data && now.duration_since(member.since) >= limit;
         let (status, successor) = member.shown();
         let refused_credential = member.refused_credential();
-        let credential = self.credential_status(id, member, cluster, wall);
+        let (renews_itself, remarks) = self.effects(id, cluster);
+        let credential = self.credential_status(id, member, cluster, renews_itself, wall);
         let facts = MemberFacts {
             status: &status,
             has_data: member.has_data,
@@ -201,7 +230,7 @@ impl Reconciler {
             successor: successor.as_ref(),
             refused_credential: refused_credential.as_deref(),
             revoked: self.revoked(id, cluster),
-            remark: self.reach(id, cluster).and_then(|reach| reach.remark.as_ref()),
+            remarks: &remarks,
             barred: member.barred.as_ref(),
             stale_after: self.context.config.stale_after,
             now: wall,
@@ -235,7 +264,7 @@ impl Reconciler {
             Mode::Pause => Some("pause"),
         };
         let planned = cluster.and_then(PlannedCluster::access);
-        let via = if planned.is_some_and(Access::is_relayed) { RELAY } else { DIRECT };
+        let via = planned.map_or(DIRECT.into(), via);
         MemberView {
             status: ClusterStatus {
                 via,
@@ -310,7 +339,7 @@ impl Reconciler {
             secret,
             source_kind: source.as_ref().map(|_| "Secret"),
             source,
-            via: DIRECT,
+            via: DIRECT.into(),
             state,
             reason,
             since: None,
@@ -374,4 +403,13 @@ fn publish<T: PartialEq>(to: &watch::Sender<T>, value: T) {
         }
         modified
     });
+}
+
+/// Returns how an API server is reached.
+fn via(access: &Access) -> Cow<'static, str> {
+    match &access.proxy {
+        _ if access.is_relayed() => RELAY.into(),
+        Some(proxy) => format!("proxy {}", proxy.name).into(),
+        None => DIRECT.into(),
+    }
 }

@@ -217,6 +217,7 @@ impl World {
             policy: setup.policy,
             updates,
             remembered: setup.remembered,
+            renewal_failures: watch::channel(Default::default()).1,
             runner: Arc::new(move |config| Box::pin(double(Arc::clone(&for_runner), config))),
         };
         let outputs = start(config, &tasks);
@@ -326,6 +327,7 @@ fn access(host: &str) -> Access {
         tls_server_name: None,
         credential: ApiCredential::Token(Redacted::new("canary".to_owned())),
         loopback: Loopback::Refused,
+        proxy: None,
     }
 }
 

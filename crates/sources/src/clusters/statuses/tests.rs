@@ -40,6 +40,7 @@ impl Written {
             tls_server_name: None,
             credential: ApiCredential::Token(Redacted::new(sim.token())),
             loopback: Loopback::Allowed,
+            proxy: None,
         });
         let (role, role_receiver) = watch::channel(WriterRole::Writes);
         let (wanted, wanted_receiver) = watch::channel(Arc::default());

@@ -31,6 +31,7 @@ fn secret_with(sim: &SimCluster, token: &str) -> Value {
         tls_server_name: None,
         credential: ApiCredential::Token(Redacted::new(token.to_owned())),
         loopback: Loopback::Allowed,
+        proxy: None,
     };
     let mut secret = sim.member_secret(SYSTEM);
     let id: ClusterId = sim.id().into();

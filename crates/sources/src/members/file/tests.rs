@@ -45,13 +45,17 @@ fn complete_file_is_valid_and_names_what_is_not_used() {
     assert!(eks.may_reach("A.gr7.eu-north-1.eks.amazonaws.com") && !eks.may_reach("evil.example"));
     let hub = sources.identity("hub").expect("it exists");
     assert!(hub.may_reach("10.1.2.3") && !hub.may_reach("11.1.2.3"));
+    let corp = sources.proxy("corp").expect("it exists");
+    assert!(corp.may_reach("10.8.1.1") && !corp.may_reach("10.9.1.1"));
+    assert!(corp.has_url("https://proxy.corp.example:3129/"));
+    assert!(!corp.has_url("http://proxy.corp.example:3129"));
     assert_eq!(
         sources.unused,
         [
             "publishProfiles",
             "sources[2].clusterProfiles",
             "access",
-            "proxies",
+            "proxies[2]",
             "identities[3].google",
             "identities[4].google",
             "identities[5].google",

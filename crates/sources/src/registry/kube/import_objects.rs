@@ -1,6 +1,8 @@
 //! The ServiceImports and derived Services that Strait wrote, as they are read, and their names.
 //!
-//! An object without Strait's labels belongs to another controller.
+//! An object without Strait's labels belongs to another controller, and so does an object that
+//! another controller owns. A derived Service also has the name that belongs to its ServiceImport: a
+//! copy with another name belongs to its author.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -44,9 +46,11 @@ pub(super) struct OwnImport {
     pub(super) slices: Option<Box<str>>,
 }
 
-/// A derived Service that Strait wrote.
+/// A derived Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct DerivedService {
+    /// Whether Strait wrote it. Otherwise it is never written or deleted.
+    pub(super) is_ours: bool,
     pub(super) uid: Box<str>,
     pub(super) version: Box<str>,
     /// See [`APPLIED`].
@@ -61,7 +65,8 @@ pub(super) struct DerivedService {
 /// Returns the data of a ServiceImport that Strait wrote; `None` for an import of another
 /// controller.
 pub(super) fn own(metadata: &Meta<'_>, spec: &McsSpec<'_>, scope: &Scope) -> Option<OwnImport> {
-    if !is_ours(metadata, scope) {
+    // Strait's imports have no owner.
+    if !is_ours(metadata, scope) || metadata.controller.kind.given().is_some() {
         return None;
     }
     let annotation = |name: &str| metadata.annotations.get(name).unwrap_or_default();
@@ -109,14 +114,21 @@ pub(super) fn exported_port(
     }
 }
 
-/// Returns the data of a derived Service that Strait wrote; `None` for any other Service. The first
-/// of the `cluster_ips` is `clusterIP`, which repeats the first of the others.
+/// Returns the data of a derived Service; `None` for any other Service. The first of the
+/// `cluster_ips` is `clusterIP`, which repeats the first of the others.
 pub(super) fn derived<'a>(
     metadata: &Meta<'_>,
     mut cluster_ips: impl Iterator<Item = &'a str> + Clone,
     scope: &Scope,
 ) -> Option<DerivedService> {
-    let import = metadata.labels.get(DERIVED).filter(|_| is_ours(metadata, scope))?;
+    let import = metadata.labels.get(DERIVED)?;
+    let key =
+        NamespacedName { namespace: scope.text(&metadata.namespace), name: scope.text(import) };
+    let owner = &metadata.controller;
+    // A restored backup may lack the owner.
+    let is_of_import =
+        owner.kind.given().is_none() || (*owner.kind == *"ServiceImport" && *owner.name == *import);
+    let is_ours = is_ours(metadata, scope) && is_of_import && *metadata.name == *derived_name(&key);
     let mut ips: Vec<IpAddr> = Vec::new();
     for ip in cluster_ips.clone().filter_map(|ip| ip.parse().ok()) {
         if !ips.contains(&ip) {
@@ -124,10 +136,11 @@ pub(super) fn derived<'a>(
         }
     }
     Some(DerivedService {
+        is_ours,
         uid: (*metadata.uid).into(),
         version: (*metadata.resource_version).into(),
         applied: metadata.annotations.get(APPLIED).unwrap_or_default().into(),
-        import: scope.text(import),
+        import: key.name,
         headless: cluster_ips.any(|ip| ip == "None"),
         ips,
     })

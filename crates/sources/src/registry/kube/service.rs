@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::import_objects::{DERIVED, DerivedService, derived, exported_port, family_of};
+use super::import_objects::{DerivedService, derived, exported_port, family_of};
 use super::index::{IndexedObject, ReadKind};
 use super::node::NodeRecord;
 use super::scope::Scope;
@@ -245,8 +245,7 @@ pub(super) struct KubeService {
     pub(super) declines_export: bool,
     /// The fields that multi-cluster services merge.
     pub(super) raw: Arc<RawService>,
-    /// The data of a derived Service that Strait wrote for a ServiceImport. Such a Service is not
-    /// part of the mesh.
+    /// The data of a derived Service of a ServiceImport. Such a Service is not part of the mesh.
     pub(super) derived: Option<Box<DerivedService>>,
 }
 
@@ -338,7 +337,6 @@ impl ReadKind for KubeService {
         let cluster_ips =
             std::iter::once(&spec.cluster_ip).chain(&spec.cluster_ips).map(|ip| &**ip);
         let derived = derived(&metadata, cluster_ips, scope);
-        let is_derived = metadata.labels.get(DERIVED).is_some();
         // The name also occurs in slices and labels, and in other clusters.
         let name = scope.text(&metadata.name);
         let key = NamespacedName { namespace: scope.text(&metadata.namespace), name };
@@ -474,8 +472,6 @@ impl ReadKind for KubeService {
             raw,
             derived: derived.map(Box::new),
         };
-        // The derived Service of another controller is not a service of the mesh.
-        let is_foreign = is_derived && value.derived.is_none();
-        IndexedObject { key, value: (!is_foreign).then_some(value), invalid }
+        IndexedObject { key, value: Some(value), invalid }
     }
 }

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::imports::{ImportPlan, ImportPlanInputs, ImportWrite, Recreation, SettledImports, plan};
-use super::index::{KubeIndex, workload_key};
+use super::index::{IndexedKind, KubeIndex, workload_key};
 use super::mcs::GROUP;
 use super::write_back::{DesiredObject, WriteReport};
 use super::{ImportState, ImportStep, ImportsStatus};
@@ -176,9 +176,13 @@ impl WriteBack {
             has_namespace: &has_namespace,
             imports: index.shared_imports(),
             derived: index.derived_services(),
+            is_other_service: &|key| index.has_other_service(key),
             unsupported: &report.unsupported,
             settled: &self.settled,
-            may_create: &|key| self.recreation.may_create(key, now.into_std()),
+            may_create: &|key| {
+                !index.is_unreadable(IndexedKind::ServiceImports, key)
+                    && self.recreation.may_create(key, now.into_std())
+            },
         };
         let ImportPlan { mut writes, states, settled } = plan(&inputs);
         self.settled = settled;

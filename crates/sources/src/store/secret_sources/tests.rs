@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::*;
 use strait_kube_client::{ApiCredential, Loopback, Redacted};
 use strait_sim::objects::namespace;
-use strait_sim::{Options, SimCluster};
+use strait_sim::{Fault, Options, SimCluster};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -39,20 +39,29 @@ async fn until(joined: &mut ObjectsWithSources, wanted: &[&str]) {
     assert!(met, "wanted {wanted:?}, is {found:?}");
 }
 
-#[tokio::test]
-async fn secrets_of_source_namespaces_are_read_by_selector_and_follow_the_file() {
+async fn hub() -> SimCluster {
     let hub = SimCluster::start("hub", Options::default()).await.expect("a free port");
     for name in ["kube-system", "capi", "other"] {
         hub.store().apply(namespace(name)).expect("a namespace");
     }
-    let access = Access {
+    hub
+}
+
+fn access(hub: &SimCluster) -> Access {
+    Access {
         server: hub.url().parse().expect("a URL"),
         ca_pem: Some(hub.certificate_authority().as_bytes().to_vec()),
         tls_server_name: None,
         credential: ApiCredential::Token(Redacted::new(hub.token())),
         loopback: Loopback::Allowed,
-    };
-    let (_access, access) = watch::channel(access);
+        proxy: None,
+    }
+}
+
+#[tokio::test]
+async fn secrets_of_source_namespaces_are_read_by_selector_and_follow_the_file() {
+    let hub = hub().await;
+    let (_access, access) = watch::channel(access(&hub));
     let own = Arc::new(Objects::default());
     let (_own, own) = watch::channel(Some(own));
     let (file, sources) = watch::channel(parse(
@@ -80,6 +89,39 @@ async fn secrets_of_source_namespaces_are_read_by_selector_and_follow_the_file()
 }
 
 #[tokio::test]
+async fn source_keeps_its_secrets_while_it_is_unknown_which_cluster_responds() {
+    let hub = hub().await;
+    let (_access, access) = watch::channel(access(&hub));
+    let (_own, own) = watch::channel(Some(Arc::new(Objects::default())));
+    let file = parse("sources: [{name: capi, secrets: {namespace: capi}, ids: ['*']}]");
+    let (_file, sources) = watch::channel(file);
+    hub.store().apply(secret("capi", "east", "prod")).expect("applied");
+    let tasks = Supervisor::new();
+    let mut joined = with_sources(own, Some(access), sources, &tasks);
+    until(&mut joined, &["capi capi/east"]).await;
+
+    // A different cluster may answer from now on: the UID is not readable, and a Secret is missing.
+    hub.fault(Fault::Forbidden { resource: "namespaces".to_owned() });
+    hub.stop().await;
+    hub.restart().await;
+    let says =
+        |problems: &Vec<String>| problems.iter().any(|one| one.contains("cannot read the UID"));
+    let said = tokio::time::timeout(LIMIT, joined.problems.wait_for(says)).await;
+    let said = said.expect("the problem is shown").expect("the task runs").join(" ");
+    assert!(said.contains("STR0231") && said.contains("which was "), "{said}");
+    hub.store().delete("Secret", "capi", "east").expect("it exists");
+    hub.store().apply(secret("capi", "west", "prod")).expect("applied");
+    tokio::time::sleep(2 * AGAIN_PAUSE).await;
+    until(&mut joined, &["capi capi/east"]).await;
+
+    hub.heal();
+    until(&mut joined, &["capi capi/west"]).await;
+    let none = joined.problems.wait_for(Vec::is_empty);
+    tokio::time::timeout(LIMIT, none).await.expect("no problem is left").expect("the task runs");
+    assert!(tasks.shut_down(LIMIT).await);
+}
+
+#[tokio::test]
 async fn unreadable_source_is_named_and_delays_nothing() {
     let access = Access {
         server: "https://127.0.0.1:9".parse().expect("a URL"),
@@ -87,6 +129,7 @@ async fn unreadable_source_is_named_and_delays_nothing() {
         tls_server_name: None,
         credential: ApiCredential::None,
         loopback: Loopback::Allowed,
+        proxy: None,
     };
     let (_access, access) = watch::channel(access);
     let (_own, own) = watch::channel(Some(Arc::new(Objects::default())));

@@ -19,8 +19,8 @@ use crate::registry::kube::{ImportState, ImportStep};
 use strait_base::codes;
 use strait_kube_client::NamespacedName;
 use strait_model::{
-    ExportedPort, ImportMode, ImportedService, IpFamily, RawService, SharedService, SharedServices,
-    WorkloadKey,
+    ClusterId, ExportedPort, ImportMode, ImportedService, IpFamily, RawService, SetMember,
+    SharedService, SharedServices, WorkloadKey,
 };
 
 /// The inputs of a plan.
@@ -37,8 +37,10 @@ pub(in crate::registry::kube) struct ImportPlanInputs<'a> {
     pub(in crate::registry::kube) has_namespace: &'a dyn Fn(&str) -> bool,
     /// All ServiceImports of the cluster.
     pub(in crate::registry::kube) imports: &'a BTreeMap<NamespacedName, Import>,
-    /// The derived Services that Strait wrote.
+    /// The derived Services of all controllers.
     pub(in crate::registry::kube) derived: &'a BTreeMap<NamespacedName, DerivedService>,
+    /// Whether there is a Service that is not a derived one, or cannot be read.
+    pub(in crate::registry::kube) is_other_service: &'a dyn Fn(&NamespacedName) -> bool,
     /// Objects that needed no write in the last plan.
     pub(in crate::registry::kube) settled: &'a SettledImports,
     /// Imports for which the cluster has no address family.
@@ -160,7 +162,14 @@ impl ImportPlanInputs<'_> {
         if let Some(unknown) = self.unknown_exporter(key, Some(service), import, own) {
             return Some(state.kept(&unknown));
         }
-        let derived = self.derived.get(&derived_key(name));
+        let derived_key = derived_key(name);
+        let derived = self.derived.get(&derived_key);
+        if derived.is_some_and(|derived| !derived.is_ours) || (self.is_other_service)(&derived_key)
+        {
+            let reason = format!("Service {} belongs to another controller", derived_key.name);
+            let (code, fails) = (Some(&codes::IMPORT_FOREIGN), Some(ImportStep::Foreign));
+            return Some(ImportState { reason: Some(reason), code, fails, ready: false, ..state });
+        }
         let row = SettledImport {
             merged: Arc::clone(merged),
             import: own.version.clone(),
@@ -306,7 +315,7 @@ impl ImportPlanInputs<'_> {
         }
         // The derived Service is deleted first, because a cluster without a garbage collector would
         // keep it.
-        if let Some(derived) = self.derived.get(&derived_key(name)) {
+        if let Some(derived) = self.own_derived(&derived_key(name)) {
             plan.writes.push((name.clone(), derived.deletion()));
         }
         let (uid, version) = (own.uid.clone(), own.version.clone());
@@ -323,31 +332,33 @@ impl ImportPlanInputs<'_> {
         import: &Import,
         own: &OwnImport,
     ) -> Option<Box<str>> {
-        let is_known = |name: &str| {
-            let exports = service.is_some_and(|service| {
-                service.exports.iter().any(|export| *export.name == *name)
-                    || service.refused.keys().any(|cluster| cluster.as_str() == name)
-            });
-            exports
-                || match self.shared.member(name) {
-                    Some((_, member)) => member.lacks(key),
-                    None => self.shared.removals_certain,
-                }
+        // A cluster whose exports are unknown may still export the service.
+        let is_known = |id: &ClusterId, member: &SetMember| {
+            member.lacks(key)
+                || service.is_some_and(|service| {
+                    service.is_exported_by(id) || service.refused.contains_key(id)
+                })
         };
         let named = import.clusters.iter().map(|name| &**name);
         let mut named = named.chain([&*own.decided_by]).filter(|name| !name.is_empty()).peekable();
         if named.peek().is_none() {
             // Without a status, any member may have exported it.
-            let members = self.shared.members.iter();
-            let mut unknown = members.filter(|(id, member)| {
-                let exports = service.is_some_and(|service| {
-                    service.is_exported_by(id) || service.refused.contains_key(*id)
-                });
-                !exports && !member.lacks(key)
-            });
-            return unknown.next().map(|(id, _)| id.as_str().into());
+            let mut members = self.shared.members.iter();
+            return members
+                .find(|(id, member)| !is_known(id, member))
+                .map(|(id, _)| id.as_str().into());
         }
-        named.find(|name| !is_known(name)).map(Box::from)
+        // The status contains names in the set, which can be the IDs of other clusters.
+        let is_named_known = |name: &str| match self.shared.member(name) {
+            Some((id, member)) => is_known(id, member),
+            None => self.shared.removals_certain,
+        };
+        named.find(|name| !is_named_known(name)).map(Box::from)
+    }
+
+    /// Returns the derived Service with this key if Strait wrote it.
+    fn own_derived(&self, key: &NamespacedName) -> Option<&DerivedService> {
+        self.derived.get(key).filter(|derived| derived.is_ours)
     }
 
     /// Plans the deletion of derived Services whose import does not exist, if that is certain.
@@ -355,7 +366,7 @@ impl ImportPlanInputs<'_> {
         if self.mode == ImportMode::Off {
             return;
         }
-        for (key, derived) in self.derived {
+        for (key, derived) in self.derived.iter().filter(|(_, derived)| derived.is_ours) {
             let import = NamespacedName {
                 namespace: Arc::clone(&key.namespace),
                 name: Arc::clone(&derived.import),

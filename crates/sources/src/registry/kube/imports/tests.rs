@@ -51,14 +51,16 @@ struct Importer {
     scope: Scope,
     imports: BTreeMap<String, Value>,
     services: BTreeMap<String, Value>,
+    /// The names of Services that are not derived ones.
+    others: BTreeSet<String>,
     has_namespace: bool,
     made: u64,
 }
 
 impl Importer {
     fn new() -> Self {
-        let (imports, services) = Default::default();
-        Self { scope: scope(), imports, services, has_namespace: true, made: 0 }
+        let (imports, services, others) = Default::default();
+        Self { scope: scope(), imports, services, others, has_namespace: true, made: 0 }
     }
 
     fn imports(&self) -> BTreeMap<NamespacedName, Import> {
@@ -74,7 +76,7 @@ impl Importer {
         let read = |value: &Value| {
             let text = value.to_string();
             let form: ServiceForm<'_> = serde_json::from_str(&text).expect("a Service");
-            let service = KubeService::convert(form, &self.scope).value.expect("it is ours");
+            let service = KubeService::convert(form, &self.scope).value.expect("a Service");
             *service.derived.expect("it is derived")
         };
         self.services.iter().map(|(name, value)| (key(name), read(value))).collect()
@@ -90,6 +92,7 @@ impl Importer {
             has_namespace: &|_| self.has_namespace,
             imports: &self.imports(),
             derived: &self.derived(),
+            is_other_service: &|key| self.others.contains(&*key.name),
             settled: &SettledImports::default(),
             unsupported: &BTreeSet::new(),
             may_create: &|_| true,
@@ -432,6 +435,119 @@ fn kept_import_names_the_unknown_cluster() {
     assert_eq!(importer.plan(&early).writes, []);
     importer.settle(&shared(&exporters, &BTreeSet::new()));
     assert!(importer.imports.is_empty() && importer.services.is_empty());
+}
+
+/// Returns a cluster of the set with this name in it.
+fn member(name: &str, is_complete: bool) -> SetMember {
+    SetMember { name: Some(name.into()), is_complete, ..SetMember::default() }
+}
+
+#[test]
+fn clusters_in_a_status_are_found_by_their_names_in_the_set() {
+    let mut importer = Importer::new();
+    importer.settle(&shared(&[("a", exporter(Contact::Live, &["cart"]))].into(), &BTreeSet::new()));
+    let refused_at = |id: &str, members: [(&str, SetMember); 2]| {
+        let service = SharedService {
+            refused: [(id.into(), "the policy does not allow it".to_owned())].into(),
+            ..SharedService::default()
+        };
+        SharedServices {
+            services: [(workload("cart"), service)].into(),
+            members: members.map(|(id, member)| (id.into(), member)).into(),
+            removals_certain: true,
+            ..SharedServices::default()
+        }
+    };
+    // The cluster named a in the set has the ID b, and is silent. Another cluster has the ID a.
+    let silent = refused_at("a", [("a", member("x", true)), ("b", member("a", false))]);
+    let plan = importer.plan(&silent);
+    assert_eq!(plan.writes, []);
+    assert_eq!(plan.states[&workload("cart")].code.map(|code| code.id), Some("STR0445"));
+    // The export of the cluster named a in the set is known and refused, although one object of the
+    // cluster is unknown.
+    let known = refused_at("b", [("a", member("x", true)), ("b", member("a", false))]);
+    importer.settle(&known);
+    assert!(importer.imports.is_empty() && importer.services.is_empty());
+}
+
+#[test]
+fn service_of_somebody_else_is_neither_written_nor_deleted() {
+    let derived = derived_name(&key("cart"));
+    let exporters: Exporters = [("a", exporter(Contact::Live, &["cart"]))].into();
+    let exported = || shared(&exporters, &BTreeSet::new());
+    // The Service as Strait wrote it.
+    let mut writer = Importer::new();
+    writer.settle(&exported());
+    let ours = writer.services[&derived].clone();
+    let changed = |change: &dyn Fn(&mut Value)| {
+        let mut service = ours.clone();
+        change(&mut service["metadata"]);
+        service
+    };
+    let other_owner = changed(&|metadata| metadata["ownerReferences"][0]["kind"] = json!("App"));
+    let other_import =
+        changed(&|metadata| metadata["ownerReferences"][0]["name"] = json!("another"));
+    let other_set = changed(&|metadata| metadata["labels"][SET] = json!("other"));
+    let unlabelled = changed(&|metadata| {
+        metadata["labels"].as_object_mut().expect("labels").remove(MANAGED_BY);
+    });
+    for service in [other_owner, other_import, other_set, unlabelled] {
+        let mut importer = Importer::new();
+        importer.imports = writer.imports.clone();
+        importer.services.insert(derived.clone(), service);
+        let plan = importer.plan(&exported());
+        assert_eq!(plan.writes, []);
+        let state = &plan.states[&workload("cart")];
+        assert_eq!((state.ready, state.code.map(|code| code.id)), (false, Some("STR0441")));
+        assert!(state.reason.as_ref().is_some_and(|why| why.contains(&derived)), "{state:?}");
+        // The import is Strait's and is deleted, the Service is not.
+        importer.settle(&shared(&Exporters::new(), &BTreeSet::new()));
+        assert!(importer.imports.is_empty() && importer.services.contains_key(&derived));
+    }
+    // A Service without the label of derived ones.
+    let mut importer = Importer::new();
+    importer.imports = writer.imports.clone();
+    importer.others.insert(derived);
+    let plan = importer.plan(&exported());
+    assert_eq!(plan.writes, []);
+    assert_eq!(plan.states[&workload("cart")].code.map(|code| code.id), Some("STR0441"));
+}
+
+#[test]
+fn copy_of_a_derived_service_is_not_deleted() {
+    let mut importer = Importer::new();
+    importer.settle(&shared(&[("a", exporter(Contact::Live, &["cart"]))].into(), &BTreeSet::new()));
+    let mut copy = importer.services[&derived_name(&key("cart"))].clone();
+    (copy["metadata"]["name"], copy["metadata"]["uid"]) = (json!("cart-copy"), json!("other"));
+    importer.services.insert("cart-copy".into(), copy);
+    importer.settle(&shared(&Exporters::new(), &BTreeSet::new()));
+    assert_eq!(importer.services.keys().collect::<Vec<_>>(), ["cart-copy"]);
+}
+
+#[test]
+fn derived_service_without_its_import_is_deleted() {
+    let mut importer = Importer::new();
+    importer.settle(&shared(&[("a", exporter(Contact::Live, &["cart"]))].into(), &BTreeSet::new()));
+    importer.imports.clear();
+    importer.settle(&shared(&Exporters::new(), &BTreeSet::new()));
+    assert!(importer.services.is_empty());
+}
+
+#[test]
+fn import_that_another_object_controls_is_only_read() {
+    let mut importer = Importer::new();
+    let exporters: Exporters = [("a", exporter(Contact::Live, &["cart"]))].into();
+    importer.settle(&shared(&exporters, &BTreeSet::new()));
+    let import = importer.imports.get_mut("cart").expect("it exists");
+    import["metadata"]["ownerReferences"] = json!([{
+        "apiVersion": "example.org/v1", "kind": "App", "name": "x", "uid": "1", "controller": true,
+    }]);
+    for exporters in [&exporters, &Exporters::new()] {
+        let plan = importer.plan(&shared(exporters, &BTreeSet::new()));
+        assert_eq!(plan.writes, []);
+        let state = &plan.states[&workload("cart")];
+        assert_eq!((state.ours, state.code.map(|code| code.id)), (false, Some("STR0441")));
+    }
 }
 
 #[test]

@@ -226,7 +226,23 @@ impl KubeIndex {
         self.shared.imports_listed
     }
 
-    /// Returns the derived Services that Strait wrote.
+    /// Whether an object of this name exists that could not be decoded.
+    pub(in crate::registry::kube) fn is_unreadable(
+        &self,
+        kind: IndexedKind,
+        key: &NamespacedName,
+    ) -> bool {
+        self.invalid.contains_key(&(kind, Some(key.clone())))
+    }
+
+    /// Whether there is a Service of this name that is not a derived one, or cannot be read.
+    pub(in crate::registry::kube) fn has_other_service(&self, key: &NamespacedName) -> bool {
+        let is_derived = self.shared.derived.contains_key(key);
+        self.services.contains_key(key)
+            || (!is_derived && self.is_unreadable(IndexedKind::Services, key))
+    }
+
+    /// Returns the derived Services of all controllers.
     pub(in crate::registry::kube) fn derived_services(
         &self,
     ) -> &BTreeMap<NamespacedName, DerivedService> {

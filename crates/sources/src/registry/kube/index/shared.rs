@@ -19,7 +19,7 @@ pub(super) struct SharedWithMesh {
     pub(super) mode: Mcs,
     pub(super) exports: BTreeMap<NamespacedName, Export>,
     pub(super) imports: BTreeMap<NamespacedName, Import>,
-    /// The derived Services of ServiceImports that Strait wrote, by the key of the Service.
+    /// The derived Services of ServiceImports, of all controllers, by the key of the Service.
     pub(super) derived: BTreeMap<NamespacedName, DerivedService>,
     /// Whether exports have been listed.
     pub(super) exports_listed: bool,

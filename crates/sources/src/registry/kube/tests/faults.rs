@@ -98,6 +98,7 @@ pub(super) fn access(sim: &SimCluster, server: &str) -> Access {
         tls_server_name: None,
         credential: ApiCredential::Token(Redacted::new(sim.token())),
         loopback: Loopback::Allowed,
+        proxy: None,
     }
 }
 

@@ -1,0 +1,145 @@
+//! Tests of the limits of sources, and of the choice of a proxy.
+
+use super::*;
+use crate::store::ObjectName;
+use strait_base::task::Supervisor;
+use strait_kube_client::{Loopback, Redacted};
+
+const KUBECONFIG: &str = "clusters: [{name: a, cluster: {server: 'https://a.example.org'}}]
+users: [{name: a, user: {token: canary}}]
+contexts: [{name: a, context: {cluster: a, user: a}}]";
+
+fn file(rest: &str) -> MemberSources {
+    let text = format!("apiVersion: strait.dev/v1\nkind: MemberSources\n{rest}");
+    MemberSources::parse(&text).expect("a valid file")
+}
+
+/// Returns the refusal of cluster `east` in a Secret of the source `capi` under this file.
+fn refusal(source: Option<&str>, rest: &str) -> Option<String> {
+    let secret = WatchedSecret {
+        name: ObjectName::new("capi", "east"),
+        labels: [("tier".to_owned(), "prod".to_owned())].into(),
+        source: source.map(Into::into),
+        data: [("east".to_owned(), Redacted::new(KUBECONFIG.as_bytes().to_vec()))].into(),
+        ..WatchedSecret::default()
+    };
+    let read = MemberSecret::read(&secret, Loopback::Refused);
+    let book = TokenBook::new(None, &Supervisor::new());
+    let resolved = resolve(&secret, &read, &file(rest), &book);
+    let member = resolved.clusters[&ClusterId::from("east")].as_ref();
+    member.err().map(|refusal| {
+        assert_eq!(refusal.code.id, "STR0224");
+        refusal.fact.clone()
+    })
+}
+
+#[tokio::test]
+async fn secret_of_a_source_defines_only_what_the_current_file_permits() {
+    assert_eq!(refusal(None, ""), None, "a Secret of the system namespace");
+    let source = |name: &str, namespace: &str, selector: &str, ids: &str| {
+        let secrets = format!("{{namespace: {namespace}, selector: {selector}}}");
+        format!("sources: [{{name: {name}, secrets: {secrets}, ids: ['{ids}']}}]")
+    };
+    for (file, fact) in [
+        (source("capi", "capi", "tier=prod", "*"), None),
+        (source("capi", "capi", "tier=prod", "west"), Some("may define west, not east")),
+        (String::new(), Some("the --members file no longer has source capi")),
+        (source("other", "capi", "tier=prod", "*"), Some("no longer has source capi")),
+        (source("capi", "other", "tier=prod", "*"), Some("no longer selects the Secret")),
+        (source("capi", "capi", "tier=test", "*"), Some("no longer selects the Secret")),
+        (
+            "sources: [{name: capi, clusterProfiles: {namespace: capi}, ids: ['*']}]".to_owned(),
+            Some("no longer selects the Secret"),
+        ),
+    ] {
+        let found = refusal(Some("capi"), &file);
+        match fact {
+            None => assert_eq!(found, None, "{file}"),
+            Some(fact) => assert!(found.as_ref().is_some_and(|f| f.contains(fact)), "{found:?}"),
+        }
+    }
+}
+
+/// Returns the name of the proxy through which a kubeconfig is reached, or the refusal.
+fn proxy_of(
+    cluster: &str,
+    annotations: &[(&str, &str)],
+    rest: &str,
+) -> Result<Option<String>, String> {
+    let kubeconfig = KUBECONFIG.replace("server: 'https://a.example.org'", cluster);
+    let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+    let secret = WatchedSecret {
+        name: ObjectName::new("strait-system", "east"),
+        annotations: annotations.iter().map(owned).collect(),
+        data: [("east".to_owned(), Redacted::new(kubeconfig.into_bytes()))].into(),
+        ..WatchedSecret::default()
+    };
+    resolved_proxy(&secret, rest)
+}
+
+fn resolved_proxy(secret: &WatchedSecret, rest: &str) -> Result<Option<String>, String> {
+    let read = MemberSecret::read(secret, Loopback::Refused);
+    let book = TokenBook::new(None, &Supervisor::new());
+    let resolved = resolve(secret, &read, &file(rest), &book);
+    match &resolved.clusters[&ClusterId::from("east")] {
+        Ok(spec) => Ok(spec.access.proxy.as_ref().map(|proxy| proxy.name.to_string())),
+        Err(refusal) => Err(refusal.to_string()),
+    }
+}
+
+#[tokio::test]
+async fn proxy_is_chosen_from_the_operator_file() {
+    let proxies = "proxies:
+- {name: one, url: 'http://one.test:3128', servers: ['*.one.test', 10.8.0.0/16]}
+- {name: two, url: 'https://two.test:3129', servers: ['*.test', '*.internal']}
+- {name: socks, url: 'socks5://socks.test:1080', servers: ['*.socks.org']}";
+    let by = |name: &'static str| [("strait.dev/proxy", name)];
+    let chosen = |cluster: &str| proxy_of(cluster, &[], proxies);
+    let some = |name: &str| Ok(Some(name.to_owned()));
+    // The first entry that lists the server.
+    assert_eq!(chosen("server: 'https://api.one.test'"), some("one"));
+    assert_eq!(chosen("server: 'https://10.8.1.1:6443'"), some("one"));
+    assert_eq!(chosen("server: 'https://api.two.test'"), some("two"));
+    assert_eq!(chosen("server: 'https://api.example.org'"), Ok(None));
+    // The annotation, then the URL in the kubeconfig.
+    let server = "server: 'https://api.one.test'";
+    let with_url = |url: &str| format!("{server}, proxy-url: '{url}'");
+    assert_eq!(proxy_of(server, &by("two"), proxies), some("two"));
+    assert_eq!(chosen(&with_url("https://two.test:3129/")), some("two"));
+    assert_eq!(proxy_of(&with_url("https://two.test:3129"), &by("one"), proxies), some("one"));
+
+    let argo = |url: &str| {
+        let text = |text: &str| Redacted::new(text.as_bytes().to_vec());
+        let config = format!("{{\"bearerToken\": \"canary\", \"proxyUrl\": \"{url}\"}}");
+        let server = "https://api.one.test";
+        let data = [("name", "east"), ("server", server), ("config", config.as_str())];
+        let secret = WatchedSecret {
+            labels: [("argocd.argoproj.io/secret-type".into(), "cluster".into())].into(),
+            data: data.map(|(key, value)| (key.to_owned(), text(value))).into(),
+            ..WatchedSecret::default()
+        };
+        resolved_proxy(&secret, proxies)
+    };
+    assert_eq!(argo("http://one.test:3128"), some("one"));
+    let outside = "server: 'https://api.example.org'";
+    for (found, code, fact) in [
+        (proxy_of(server, &by("three"), proxies), "STR0357", "three"),
+        (proxy_of(outside, &by("one"), proxies), "STR0358", "proxies.one.servers"),
+        (argo("http://evil.test:3128"), "STR0208", "config.proxyUrl"),
+        (chosen(&format!("{outside}, proxy-url: 'http://one.test:3128'")), "STR0358", "one"),
+        (chosen(&with_url("http://evil.test:3128")), "STR0208", "evil.test"),
+        (chosen(&with_url("http://evil.test:3128")), "STR0208", "one.test, two.test, socks.test"),
+        (chosen(&with_url("http://one.test:3129")), "STR0208", "one.test"),
+        (proxy_of(&with_url("http://one.test:3128"), &[], ""), "STR0208", "has no proxies"),
+        (chosen("server: 'https://api.socks.org'"), "STR0227", "socks5"),
+        (chosen("server: 'https://metadata.google.internal'"), "STR0358", "never connected"),
+        (chosen("server: 'https://Metadata.Google.Internal.'"), "STR0358", "never connected"),
+        (chosen("server: 'https://169.254.169.254'"), "STR0218", "169.254"),
+        (chosen("server: 'https://[64:ff9b::a9fe:a9fe]'"), "STR0218", "64:ff9b"),
+        (chosen("server: 'https://0x7f.1'"), "STR0210", "nonstandard"),
+        (chosen("server: 'https://localhost'"), "STR0209", "localhost"),
+    ] {
+        let refusal = found.expect_err(fact);
+        assert!(refusal.starts_with(code) && refusal.contains(fact), "{code} {fact}: {refusal}");
+    }
+}
