@@ -15,7 +15,6 @@ use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, HeaderValue, USER_AGENT};
 use http::{Request, Response, StatusCode, Uri};
 use http_body_util::Full;
-use hyper::body::Incoming;
 use hyper_rustls::{
     DefaultServerNameResolver, FixedServerNameResolver, HttpsConnector, ResolveServerName,
 };
@@ -30,6 +29,7 @@ use tower::{BoxError, ServiceExt};
 
 use super::access_error::AccessError;
 use super::address::{self, Resolver};
+use super::body::ResponseBody;
 use super::heard::LastResponse;
 use super::issued::{IssuedToken, NoToken, TokenFeed};
 use super::pem::{CaBundle, private_key};
@@ -102,7 +102,7 @@ impl ClientConnections {
         &self,
         request: Request<Full<Bytes>>,
         purpose: Purpose,
-    ) -> Result<(Response<Incoming>, Option<StreamPermit>), BoxError> {
+    ) -> Result<(Response<ResponseBody>, Option<StreamPermit>), BoxError> {
         match self {
             Self::Dialled(pool) => pool.exchange(request, purpose).await,
             Self::Relayed(carrier) => {
@@ -271,7 +271,7 @@ impl ApiClient {
     pub(super) async fn exchange(
         &self,
         mut request: Request<Full<Bytes>>,
-    ) -> Result<(Response<Incoming>, Option<StreamPermit>), BoxError> {
+    ) -> Result<(Response<ResponseBody>, Option<StreamPermit>), BoxError> {
         let headers = request.headers_mut();
         headers.insert(
             USER_AGENT,
@@ -289,7 +289,7 @@ impl ApiClient {
     pub(super) async fn exchange_authorized(
         &self,
         mut request: Request<Full<Bytes>>,
-    ) -> Result<(Response<Incoming>, Option<StreamPermit>), BoxError> {
+    ) -> Result<(Response<ResponseBody>, Option<StreamPermit>), BoxError> {
         let active = lock(&self.active).clone();
         if let Some(header) = active.authorization.header()? {
             request.headers_mut().insert(AUTHORIZATION, header);

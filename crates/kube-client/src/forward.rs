@@ -4,8 +4,8 @@ use bytes::Bytes;
 use http::header::HeaderMap;
 use http::{Method, Request, Response};
 use http_body_util::Full;
-use hyper::body::Incoming;
 
+use super::body::ResponseBody;
 use super::transport::StreamPermit;
 use super::{ApiClient, ApiError};
 
@@ -13,7 +13,7 @@ use super::{ApiClient, ApiError};
 #[derive(Debug)]
 pub struct ForwardedResponse {
     /// The head and the body.
-    pub response: Response<Incoming>,
+    pub response: Response<ResponseBody>,
     /// Must be kept until the body has been read.
     pub permit: Option<StreamPermit>,
 }

@@ -17,6 +17,7 @@ mod access_error;
 mod account;
 mod address;
 mod backoff;
+mod body;
 mod borrowed_text;
 mod cluster_identity;
 mod connect;
@@ -26,6 +27,7 @@ mod error;
 mod event;
 mod forward;
 mod heard;
+mod http2;
 mod issued;
 mod json;
 mod lines;
@@ -51,6 +53,7 @@ pub use access::{Access, ApiCredential, Loopback};
 pub use access_error::AccessError;
 pub use account::ServerAccount;
 pub use backoff::Backoff;
+pub use body::ResponseBody;
 pub use borrowed_text::BorrowedText;
 pub use cluster_identity::{
     ClusterIdentityCheck, ClusterIdentityProbe, cluster_uid, identity_check, kube_system_uid, look,

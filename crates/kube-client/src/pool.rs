@@ -6,45 +6,24 @@
 //!
 //! Owns the connections that requests may use. Callers set the deadlines.
 
-use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::Poll;
 
 use bytes::Bytes;
 use http::{Request, Response, Uri};
 use http_body_util::Full;
-use hyper::body::Incoming;
-use hyper::client::conn::http2;
-use hyper::rt::Executor as _;
 use hyper_util::client::legacy::connect::Connection as _;
-use hyper_util::rt::TokioExecutor;
 use tokio::sync::watch;
 use tower::{BoxError, ServiceExt, service_fn};
 
+use super::body::ResponseBody;
 use super::error::NotConnected;
+use super::http2::{Http2Sender, SendError};
 use super::transport::{Dial, ServerStream, StreamPermit, Transport, http1_over};
 use strait_base::lock::lock;
 
-/// Receive window of one stream in bytes: 10 MB/s with a round trip of 100 ms.
-const STREAM_WINDOW: u32 = 1 << 20;
-/// Maximum number of streams per connection, even if the server permits more: their full windows
-/// fit into the window of the connection, so that a stream without a reader does not block the
-/// others.
-const STREAMS_MAX: usize = 16;
-/// Receive window of a connection in bytes.
-const CONNECTION_WINDOW: u32 = STREAM_WINDOW * STREAMS_MAX as u32;
 /// Maximum number of connections that may end before one request has been sent.
 const CONNECTIONS_LOST_MAX: usize = 3;
-/// Size of the send buffer of a stream in bytes.
-const SEND_BUFFER: usize = 16 << 10;
-
-type Connection = http2::Connection<ServerStream, Full<Bytes>, TokioExecutor>;
-/// `None` once it has ended, so that no request waits in it.
-type Driven = Arc<Mutex<Option<Connection>>>;
-type Sender = http2::SendRequest<Full<Bytes>>;
-
 /// The connections to one server.
 pub(super) struct ConnectionPool {
     /// Offers HTTP/2 and HTTP/1.1.
@@ -87,7 +66,7 @@ pub(super) enum Purpose {
 /// The resource that a request uses.
 enum Dispatch {
     /// A stream of a shared connection.
-    Stream(Sender, StreamPermit),
+    Stream(Http2Sender, StreamPermit),
     /// Separate connections.
     Single(Transport),
     /// A connection that another request is opening.
@@ -98,8 +77,7 @@ enum Dispatch {
 
 /// A connection that several requests use concurrently.
 struct Shared {
-    sender: Sender,
-    connection: Driven,
+    sender: Http2Sender,
     /// One reference more than there are streams.
     permits: Arc<()>,
 }
@@ -115,22 +93,20 @@ impl ConnectionPool {
         &self,
         mut request: Request<Full<Bytes>>,
         purpose: Purpose,
-    ) -> Result<(Response<Incoming>, Option<StreamPermit>), BoxError> {
+    ) -> Result<(Response<ResponseBody>, Option<StreamPermit>), BoxError> {
         let mut lost = 0;
         while lost < CONNECTIONS_LOST_MAX {
             match self.dispatch(purpose) {
-                Dispatch::Single(http) => return Ok((http.oneshot(request).await?, None)),
-                Dispatch::Stream(mut sender, permit) => {
-                    match sender.try_send_request(request).await {
-                        Ok(response) => return Ok((response, Some(permit))),
-                        // If the connection ended before the request was sent, another connection
-                        // is used.
-                        Err(mut error) => match error.take_message() {
-                            Some(unsent) => (request, lost) = (unsent, lost + 1),
-                            None => return Err(error.into_error().into()),
-                        },
-                    }
+                Dispatch::Single(http) => {
+                    let response = http.oneshot(request).await?;
+                    return Ok((response.map(ResponseBody::Hyper), None));
                 }
+                // If the connection ended before the request was sent, another one is used.
+                Dispatch::Stream(sender, permit) => match sender.send(request).await {
+                    Ok(response) => return Ok((response, Some(permit))),
+                    Err(SendError::Unsent(unsent)) => (request, lost) = (*unsent, lost + 1),
+                    Err(SendError::Failed(error)) => return Err(error),
+                },
                 Dispatch::Wait(mut dialled) => {
                     // An error means that the dialling request gave up: this one dials next.
                     if let Ok(dialled) = dialled.wait_for(Option::is_some).await {
@@ -157,7 +133,7 @@ impl ConnectionPool {
     /// Whether a newly opened connection has already ended.
     fn is_empty(&self) -> bool {
         let mut state = self.state();
-        state.shared.retain(|one| !one.sender.is_closed());
+        state.shared.retain(|one| !one.sender.has_ended());
         state.shared.is_empty() && state.single.is_none()
     }
 
@@ -169,7 +145,7 @@ impl ConnectionPool {
                 Purpose::Probe => single.probes.clone(),
             });
         }
-        state.shared.retain(|one| !one.sender.is_closed());
+        state.shared.retain(|one| !one.sender.has_ended());
         if let Some((sender, permit)) = state.shared.iter().find_map(Shared::permit) {
             return Dispatch::Stream(sender, permit);
         }
@@ -191,8 +167,8 @@ impl ConnectionPool {
             self.state().single = Some(single);
             return Ok(());
         }
-        let shared = Shared::begin(io).await.map_err(|error| failed(error.into()))?;
-        self.state().shared.push(shared);
+        let sender = Http2Sender::begin(io).await.map_err(|error| failed(error.into()))?;
+        self.state().shared.push(Shared { sender, permits: Arc::new(()) });
         Ok(())
     }
 
@@ -217,39 +193,9 @@ impl ConnectionPool {
 }
 
 impl Shared {
-    async fn begin(io: ServerStream) -> hyper::Result<Self> {
-        let mut builder = http2::Builder::new(TokioExecutor::new());
-        builder
-            .initial_stream_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
-            .initial_max_send_streams(STREAMS_MAX)
-            .max_send_buf_size(SEND_BUFFER);
-        let (sender, connection) = builder.handshake(io).await?;
-        let connection = Arc::new(Mutex::new(Some(connection)));
-        TokioExecutor::new().execute(drive(Arc::clone(&connection)));
-        Ok(Self { sender, connection, permits: Arc::new(()) })
-    }
-
-    /// Returns a stream if another may be opened. If the server permits none, the first stream
-    /// waits for the permission.
-    fn permit(&self) -> Option<(Sender, StreamPermit)> {
-        let permitted = lock(&self.connection).as_ref()?.current_max_send_streams();
-        let is_free = Arc::strong_count(&self.permits) <= permitted.clamp(1, STREAMS_MAX);
+    /// Returns a stream if another may be opened.
+    fn permit(&self) -> Option<(Http2Sender, StreamPermit)> {
+        let is_free = Arc::strong_count(&self.permits) <= self.sender.streams_max();
         is_free.then(|| (self.sender.clone(), StreamPermit::counted(&self.permits)))
     }
-}
-
-/// Drives a connection. Ends when it is neither in the pool nor in use.
-async fn drive(connection: Driven) {
-    poll_fn(|cx| {
-        let mut current = lock(&connection);
-        // Requests on the connection receive the reason of its end.
-        let ended =
-            current.as_mut().map_or(Poll::Ready(()), |one| Pin::new(one).poll(cx).map(drop));
-        if ended.is_ready() {
-            *current = None;
-        }
-        ended
-    })
-    .await;
 }

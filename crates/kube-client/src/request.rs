@@ -7,12 +7,12 @@ use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
 use http::uri::Authority;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
 use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::json;
 use tokio::time::timeout;
 
+use super::body::ResponseBody;
 use super::envelope::Encoding;
 use super::transport::StreamPermit;
 use super::{ApiClient, ApiError, protobuf};
@@ -196,14 +196,14 @@ pub(super) struct OpenResponse {
     pub(super) request: String,
     /// The encoding of the body.
     pub(super) encoding: Encoding,
-    body: Incoming,
+    body: ResponseBody,
     _permit: Option<StreamPermit>,
 }
 
 impl OpenResponse {
     async fn begin(
         request: String,
-        response: Response<Incoming>,
+        response: Response<ResponseBody>,
         permit: Option<StreamPermit>,
         best: Encoding,
     ) -> Result<Self, ApiError> {
@@ -252,7 +252,9 @@ impl OpenResponse {
                     return Err(ApiError::Silent { request: self.request.clone(), limit: silence });
                 }
                 Ok(None) => return Ok(None),
-                Ok(Some(Err(error))) => return Err(ApiError::from_exchange(&self.request, &error)),
+                Ok(Some(Err(error))) => {
+                    return Err(ApiError::from_exchange(&self.request, error.as_ref()));
+                }
                 Ok(Some(Ok(frame))) => {
                     // Trailers are not used.
                     if let Ok(bytes) = frame.into_data() {

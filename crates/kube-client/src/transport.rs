@@ -13,6 +13,8 @@ use tokio::net::TcpStream;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceExt as _};
 
+use super::body::ResponseBody;
+
 /// Size of a connection's read buffer in bytes: one TLS record. Without this setting, the buffer of
 /// each watch grows to 400 KiB with the first list and is never reduced.
 pub(super) const READ_BUFFER: usize = 16 << 10;
@@ -32,8 +34,9 @@ impl StreamPermit {
 }
 
 /// The future of a response. The permit must be kept until the response has been read.
-pub type CarriedResponse<'a> =
-    Pin<Box<dyn Future<Output = Result<(Response<Incoming>, StreamPermit), BoxError>> + Send + 'a>>;
+pub type CarriedResponse<'a> = Pin<
+    Box<dyn Future<Output = Result<(Response<ResponseBody>, StreamPermit), BoxError>> + Send + 'a>,
+>;
 
 /// Sends requests to a server over connections that this crate does not open.
 pub trait Carrier: Send + Sync {

@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use strait_base::codes;
 use strait_base::lock::lock;
 use strait_base::time::rfc3339;
-use strait_kube_client::{CarriedResponse, Carrier, StreamPermit};
+use strait_kube_client::{CarriedResponse, Carrier, ResponseBody, StreamPermit};
 use strait_model::ClusterId;
 
 pub use self::enrolment::{
@@ -380,7 +380,7 @@ impl Carrier for MemberCarrier {
                 // A request that only reads may be repeated on the next connection.
                 let again = (sent.method() == Method::GET && !repeated).then(|| sent.clone());
                 match sender.try_send_request(sent).await {
-                    Ok(response) => return Ok((response, permit)),
+                    Ok(response) => return Ok((response.map(ResponseBody::Hyper), permit)),
                     Err(mut error) => match (error.take_message(), again) {
                         (Some(unsent), _) => request = Some(unsent),
                         (None, Some(again)) => (request, repeated) = (Some(again), true),

@@ -25,7 +25,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use serde_json::{Value, json};
 use strait_base::codes::{self, Code};
 use strait_base::lock::lock;
-use strait_kube_client::{ApiClient, ApiError, ForwardedResponse, one_line};
+use strait_kube_client::{ApiClient, ApiError, ForwardedResponse, ResponseBody, one_line};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
@@ -328,18 +328,18 @@ fn pass_on(forwarded: ForwardedResponse) -> Response<RelayBody> {
 
 /// The body of a response of the API server, with the permit for its stream.
 struct ForwardedBody {
-    body: Incoming,
+    body: ResponseBody,
     _permit: Option<strait_kube_client::StreamPermit>,
 }
 
 impl Body for ForwardedBody {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = <ResponseBody as Body>::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         Pin::new(&mut self.body).poll_frame(cx)
     }
 

@@ -134,7 +134,7 @@ impl MemberRun {
     async fn run(
         self,
         config: kube::RunConfig,
-        updates: mpsc::Receiver<RegistryUpdate>,
+        updates: mpsc::Receiver<Box<RegistryUpdate>>,
         own_traffic: impl Future<Output = (Infallible, ())>,
         principal: impl Future<Output = Infallible>,
     ) {
@@ -184,7 +184,7 @@ async fn wait_for_first_sync(mut status: watch::Receiver<RunStatus>) {
 
 /// The updates of a run on their way to the mesh.
 struct MemberUpdates<'a> {
-    updates: mpsc::Receiver<RegistryUpdate>,
+    updates: mpsc::Receiver<Box<RegistryUpdate>>,
     gate: watch::Receiver<bool>,
     delivered: watch::Sender<bool>,
     context: &'a ReconcilerContext,
@@ -202,7 +202,8 @@ impl MemberUpdates<'_> {
             let release_at = self.guard.holding().map(|notice| Instant::from_std(notice.until));
             let update = tokio::select! {
                 update = self.updates.recv() => {
-                    let Some(RegistryUpdate { shard, epoch, change }) = update else { return };
+                    let Some(update) = update else { return };
+                    let RegistryUpdate { shard, epoch, change } = *update;
                     if self.gate.wait_for(|open| *open).await.is_err() {
                         return;
                     }

@@ -98,7 +98,7 @@ async fn double(doubles: Arc<Doubles>, config: kube::RunConfig) {
     let shard = ShardKey::kubernetes(cluster.clone());
     let reset = ShardChange::Reset(Contents::default());
     let update = RegistryUpdate { shard, epoch: config.epoch, change: reset };
-    let _ = config.updates.send(update).await;
+    let _ = config.updates.send(Box::new(update)).await;
     config.status.send_modify(|status| {
         status.synced = true;
         (status.contact, status.reached) = (ApiContact::Good, true);

@@ -111,7 +111,7 @@ pub struct RunConfig {
     pub client: watch::Sender<Option<ApiClient>>,
     /// The channel for its updates. Its capacity is set by the receiver. A full channel makes this
     /// registry wait, which delays this cluster only.
-    pub updates: mpsc::Sender<RegistryUpdate>,
+    pub updates: mpsc::Sender<Box<RegistryUpdate>>,
     /// Receives its status.
     pub status: watch::Sender<RunStatus>,
 }

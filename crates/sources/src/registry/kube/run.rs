@@ -267,8 +267,8 @@ async fn read_shared(
                     again.pause(rand::random())
                 };
                 let failed = [
-                    RunInput::Export(WatchEvent::Failed(error.clone())),
-                    RunInput::Import(WatchEvent::Failed(error)),
+                    RunInput::Export(Box::new(WatchEvent::Failed(error.clone()))),
+                    RunInput::Import(Box::new(WatchEvent::Failed(error))),
                 ];
                 for failed in failed {
                     if sink.send(failed).await.is_err() {
@@ -292,25 +292,25 @@ async fn replaced(client: &ApiClient, served: &str) {
     }
 }
 
-/// The inputs of a run.
+/// The inputs of a run. They are boxed, because a channel allocates space for 32 at its creation.
 enum RunInput {
-    Service(IndexEvent<KubeService>),
-    Slice(IndexEvent<Slice>),
-    Pod(IndexEvent<PodRecord>),
-    Node(IndexEvent<NodeRecord>),
-    Namespace(IndexEvent<NamespaceFacts>),
-    Gateway(IndexEvent<DeclaredGateway>),
-    Entry(IndexEvent<WorkloadEntryRecord>),
-    Export(IndexEvent<Export>),
-    Import(IndexEvent<Import>),
-    Probed(Probed),
+    Service(Box<IndexEvent<KubeService>>),
+    Slice(Box<IndexEvent<Slice>>),
+    Pod(Box<IndexEvent<PodRecord>>),
+    Node(Box<IndexEvent<NodeRecord>>),
+    Namespace(Box<IndexEvent<NamespaceFacts>>),
+    Gateway(Box<IndexEvent<DeclaredGateway>>),
+    Entry(Box<IndexEvent<WorkloadEntryRecord>>),
+    Export(Box<IndexEvent<Export>>),
+    Import(Box<IndexEvent<Import>>),
+    Probed(Box<Probed>),
 }
 
 macro_rules! inputs {
     ($($input:ty => $variant:ident,)*) => {
         $(impl From<$input> for RunInput {
             fn from(input: $input) -> Self {
-                Self::$variant(input)
+                Self::$variant(Box::new(input))
             }
         })*
     };
@@ -343,12 +343,12 @@ async fn changed(namespaces: &mut Namespaces) {
 struct Receiver {
     shard: ShardKey,
     epoch: Epoch,
-    updates: mpsc::Sender<RegistryUpdate>,
+    updates: mpsc::Sender<Box<RegistryUpdate>>,
 }
 
 impl Receiver {
-    fn update(&self, change: ShardChange) -> RegistryUpdate {
-        RegistryUpdate { shard: self.shard.clone(), epoch: self.epoch, change }
+    fn update(&self, change: ShardChange) -> Box<RegistryUpdate> {
+        Box::new(RegistryUpdate { shard: self.shard.clone(), epoch: self.epoch, change })
     }
 }
 
@@ -556,38 +556,40 @@ impl ClusterInputState {
     fn take(&mut self, input: RunInput) {
         match input {
             RunInput::Service(event) => {
-                self.event(event);
+                self.event(*event);
                 self.note_exports();
                 self.write_back.note();
             }
-            RunInput::Slice(event) => self.event(event),
-            RunInput::Pod(event) => self.event(event),
-            RunInput::Node(event) => self.event(event),
+            RunInput::Slice(event) => self.event(*event),
+            RunInput::Pod(event) => self.event(*event),
+            RunInput::Node(event) => self.event(*event),
             RunInput::Namespace(event) => {
-                self.event(event);
+                self.event(*event);
                 self.writable_stale = true;
                 self.note_exports();
                 self.write_back.note();
             }
-            RunInput::Gateway(event) => self.event(event),
+            RunInput::Gateway(event) => self.event(*event),
             RunInput::Export(event) => {
-                self.event(event);
+                self.event(*event);
                 self.note_exports();
                 self.write_back.note();
             }
             RunInput::Import(event) => {
-                self.event(event);
+                self.event(*event);
                 self.write_back.note();
             }
-            RunInput::Entry(event) => self.event(event),
-            RunInput::Probed(Probed(Ok(()))) => {
-                self.contacts.answered(ReaderId::Probe);
-                self.note_contact();
-            }
-            RunInput::Probed(Probed(Err(error))) => {
-                self.status.errors += 1;
-                self.contacts.failed(ReaderId::Probe, error, SystemTime::now());
-            }
+            RunInput::Entry(event) => self.event(*event),
+            RunInput::Probed(probed) => match probed.0 {
+                Ok(()) => {
+                    self.contacts.answered(ReaderId::Probe);
+                    self.note_contact();
+                }
+                Err(error) => {
+                    self.status.errors += 1;
+                    self.contacts.failed(ReaderId::Probe, error, SystemTime::now());
+                }
+            },
         }
     }
 

@@ -103,7 +103,7 @@ pub(super) fn access(sim: &SimCluster, server: &str) -> Access {
 
 pub(super) fn config(
     access: Access,
-    updates: mpsc::Sender<RegistryUpdate>,
+    updates: mpsc::Sender<Box<RegistryUpdate>>,
 ) -> (RunConfig, watch::Receiver<RunStatus>) {
     let (status, status_receiver) = watch::channel(RunStatus::starting());
     let config = RunConfig {
@@ -152,7 +152,7 @@ impl Member {
         let (sender, reported) = watch::channel(Reported::default());
         tasks.spawn("hear", async move {
             while let Some(update) = received.recv().await {
-                sender.send_modify(|reported| reported.apply(update));
+                sender.send_modify(|reported| reported.apply(*update));
             }
         });
         Self { sim, reported, status, _tasks: tasks }
@@ -925,7 +925,7 @@ async fn slow_receiver_costs_only_memory_for_names() {
     let mut reported = Reported::default();
     while reported.services.len() < 2 || reported.cart() != ["1", "201"] {
         let update = tokio::time::timeout(LIMIT, received.recv()).await.expect("in time");
-        reported.apply(update.expect("the run continues"));
+        reported.apply(*update.expect("the run continues"));
     }
     assert!(reported.updates < 300, "coalesced: {} updates for 3001 changes", reported.updates);
 }
