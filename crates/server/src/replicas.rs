@@ -46,7 +46,7 @@ const PORT: &str = "grpc-xds";
 pub struct Peer {
     /// Its address: `HOST:PORT`.
     pub address: String,
-    /// The name of its pod, if it is an endpoint of the Service.
+    /// Name of the pod; `None` for an address of `--peers`.
     pub pod: Option<String>,
     /// Its name, once its certificate has shown it.
     pub name: Option<String>,
@@ -67,8 +67,7 @@ impl Peer {
         [&self.name, &self.pod].into_iter().flatten().any(|one| one == name) || self.address == name
     }
 
-    /// Returns the place that a name or the process itself is remembered for. Another pod may get
-    /// the same address later.
+    /// Returns the key for facts about the replica. Another pod may get the same address later.
     fn place(&self) -> PeerPlace {
         (self.address.clone(), self.pod.clone())
     }
@@ -77,7 +76,7 @@ impl Peer {
 /// Address and pod of a replica.
 type PeerPlace = (String, Option<String>);
 
-/// What certificates have shown about the places of replicas.
+/// Facts that certificates have shown, by the place of a replica.
 #[derive(Debug, Default)]
 struct ProvenPeers {
     /// Names of replicas.

@@ -35,8 +35,8 @@ pub struct SharingInputs {
     pub unusable: BTreeSet<ClusterId>,
 }
 
-/// Computes the shared services of successive versions of the mesh, but only if one of their inputs
-/// has changed. Most versions change only endpoints.
+/// Computes the shared services of each version of the mesh, and skips the computation if none of
+/// its inputs has changed. Most versions change only endpoints.
 #[derive(Debug, Default)]
 pub struct SharedServicesCache(Option<ComputedFrom>);
 
@@ -52,7 +52,7 @@ struct ComputedFrom {
 }
 
 impl SharedServicesCache {
-    /// Returns the shared services of this version, or `None` if they are the same as in the
+    /// Returns the shared services of this version, or `None` if they equal the result of the
     /// previous call.
     pub fn changed(
         &mut self,
