@@ -405,9 +405,10 @@ async fn replicas_use_few_connections_to_the_config_cluster() {
         reads.len()
     };
     let (connections, before) = (hub.api.connection_count(), reads());
-    wait_until(SOON, async || holds(reads() >= before + 6, reads())).await;
+    wait_until(SOON, async || holds(reads() >= before + 8, reads())).await;
     let opened = hub.api.connection_count() - connections;
-    assert!(opened <= 2, "six reads opened {opened} connections");
+    // Statuses and events open a few connections too.
+    assert!(opened <= 4, "eight reads opened {opened} connections");
     for server in [first, second] {
         server.shut_down().await;
     }
