@@ -71,6 +71,8 @@ impl Supervisor {
         let stop = self.stop.clone();
         let panics = Arc::clone(&self.panics);
         let span = info_span!("task", %name);
+        // Boxed, because a future that is moved into another one keeps its place in both.
+        let task = Box::pin(task);
         let run = async move {
             tokio::select! {
                 () = stop.cancelled() => {}
@@ -99,7 +101,7 @@ impl Supervisor {
         let run = async move {
             loop {
                 // The function `make` may panic as well.
-                let one = AssertUnwindSafe(async { make().await }).catch_unwind();
+                let one = AssertUnwindSafe(async { Box::pin(make()).await }).catch_unwind();
                 tokio::select! {
                     () = stop.cancelled() => return,
                     ended = one => if ended.is_err() {

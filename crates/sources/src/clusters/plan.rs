@@ -198,7 +198,7 @@ pub struct Plan {
 /// A Secret's claim to a cluster ID.
 struct IdClaim<'a> {
     secret: &'a MemberSecret,
-    member: &'a Result<MemberSpec, KubeconfigRefusal>,
+    member: &'a Result<Box<MemberSpec>, KubeconfigRefusal>,
 }
 
 /// Computes a plan. No Secret may take the ID `config_cluster`. `grace` is how long a cluster's

@@ -43,7 +43,9 @@ fn secret(name: &str, created: i64, clusters: &[&str]) -> MemberSecret {
             .then(|| jiff::Timestamp::from_second(created).expect("a time in range")),
         source: None,
         source_order: 0,
-        clusters: clusters.iter().map(parse_entry).collect(),
+        clusters: (clusters.iter().map(parse_entry))
+            .map(|(id, member)| (id, member.map(Box::new)))
+            .collect(),
         invalid_keys: BTreeMap::new(),
         settings: None,
     }
@@ -266,7 +268,7 @@ fn annotations_change_without_a_new_connection() {
     let mut changed = member("1");
     changed.network = Some(NetworkId::from("eu"));
     changed.mode = Mode::Drain;
-    secret.clusters.insert(ClusterId::from("east"), Ok(changed));
+    secret.clusters.insert(ClusterId::from("east"), Ok(Box::new(changed)));
     assert_eq!(world.at(1, &[secret]), ["network of east", "mode of east"]);
     let cluster = &world.running.clusters["east"];
     assert_eq!((cluster.network.clone(), cluster.mode), (Some("eu".into()), Mode::Drain));
@@ -296,7 +298,7 @@ fn random_changes_never_lose_a_cluster_or_hold_it_twice() {
                             0 => refused(),
                             server => Ok(member(&server.to_string())),
                         };
-                        secret.clusters.insert(ClusterId::from(id), value);
+                        secret.clusters.insert(ClusterId::from(id), value.map(Box::new));
                     }
                 }
                 2 => {

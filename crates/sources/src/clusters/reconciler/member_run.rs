@@ -93,16 +93,20 @@ pub(super) fn start_run(
         let policy = shared.config.policy.clone();
         let own_traffic =
             member::follow(wanted_receiver, client.subscribe(), run_how.limits, traffic);
-        let own_traffic =
-            futures::future::join(follow_traffic_policy(id.clone(), policy, wanted), own_traffic);
+        // Boxed, as `principal` is: futures that are moved into others keep their place in both.
+        let own_traffic = Box::pin(futures::future::join(
+            follow_traffic_policy(id.clone(), policy, wanted),
+            own_traffic,
+        ));
         let (found, clients, statuses) =
             (principal.clone(), client.subscribe(), status.subscribe());
         let (shared, noted_id) = (Arc::clone(&shared), id.clone());
-        let principal = async move {
-            find_principal(clients, statuses, &found).await;
+        let principal = Box::pin(async move {
+            // Boxed, because it has nothing to do once the user is known.
+            Box::pin(find_principal(clients, statuses, &found)).await;
             shared.note(&noted_id);
             std::future::pending().await
-        };
+        });
         run.run(config, updates, own_traffic, principal)
     });
     Run {
@@ -135,8 +139,8 @@ impl MemberRun {
         self,
         config: kube::RunConfig,
         updates: mpsc::Receiver<Box<RegistryUpdate>>,
-        own_traffic: impl Future<Output = (Infallible, ())>,
-        principal: impl Future<Output = Infallible>,
+        own_traffic: impl Future<Output = (Infallible, ())> + Unpin,
+        principal: impl Future<Output = Infallible> + Unpin,
     ) {
         // Never closed: the semaphore lives as long as the context.
         let permit = Arc::clone(&self.context.first_syncs).acquire_owned().await.ok();
@@ -148,8 +152,7 @@ impl MemberRun {
         tokio::select! {
             () = registry => {}
             (never, ()) = own_traffic => match never {},
-            // Boxed, because it has nothing to do once the user is known.
-            never = Box::pin(principal) => match never {},
+            never = principal => match never {},
             () = updates.forward() => {}
             () = announce(status.clone(), &context, &announced_id) => {}
             never = async {

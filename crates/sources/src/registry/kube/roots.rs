@@ -128,7 +128,7 @@ impl Publisher<'_> {
             let kind = MapKind { map, bundle: Arc::clone(&bundle) };
             async move { client.read(kind, kind_selection(map), limits, &sink).await }
         };
-        let read_usual = read(RootsMap::Usual, usual);
+        let read_usual = Box::pin(read(RootsMap::Usual, usual));
         let readers = async {
             tokio::join!(read_usual, async {
                 // Few clusters have ConfigMaps of the second name: most watches for them would be

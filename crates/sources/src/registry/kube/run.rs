@@ -122,7 +122,7 @@ pub async fn run_with(config: RunConfig, client: Result<ApiClient, AccessError>)
         version_receiver.clone(),
         report_receiver,
     );
-    let member = ClusterInputState {
+    let member = Box::new(ClusterInputState {
         cluster: cluster.clone(),
         write_back,
         index: KubeIndex::new(Arc::clone(&scope)).sharing(config.mcs),
@@ -144,7 +144,7 @@ pub async fn run_with(config: RunConfig, client: Result<ApiClient, AccessError>)
         status,
         began: Instant::now(),
         published: config.status,
-    };
+    });
     let to = Receiver {
         shard: ShardKey::kubernetes(cluster),
         epoch: config.epoch,
@@ -456,8 +456,9 @@ struct ClusterInputState {
 }
 
 impl ClusterInputState {
+    /// Boxed, because a value that is moved into a future takes its place twice.
     async fn serve(
-        mut self,
+        mut self: Box<Self>,
         mut inputs: mpsc::Receiver<RunInput>,
         mut namespaces: Namespaces,
         to: &Receiver,
