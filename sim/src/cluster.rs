@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -83,6 +84,7 @@ struct Inner {
     /// The requested state for the lifecycle task. Dropping it ends the task.
     wanted: watch::Sender<Wanted>,
     serving: watch::Receiver<bool>,
+    accepted: Arc<AtomicU64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,7 +114,9 @@ impl SimCluster {
         let address = listener.local_addr()?;
         let wanted = watch::Sender::new(Wanted::Up);
         let (serving_sender, serving) = watch::channel(true);
+        let accepted = Arc::<AtomicU64>::default();
         let lifecycle = Lifecycle {
+            accepted: Arc::clone(&accepted),
             address,
             tls: tls::acceptor(options.certificate, options.http2),
             streams: options.streams,
@@ -121,7 +125,7 @@ impl SimCluster {
         };
         task::spawn(lifecycle.run(listener, wanted.subscribe()));
         let token = Mutex::new(token);
-        let inner = Inner { id: id.to_owned(), address, api, token, wanted, serving };
+        let inner = Inner { id: id.to_owned(), address, api, token, wanted, serving, accepted };
         Ok(SimCluster { inner: Arc::new(inner) })
     }
 
@@ -273,6 +277,11 @@ impl SimCluster {
         self.inner.api.requests.last().into_iter().filter(filter).collect()
     }
 
+    /// Returns the total number of accepted connections.
+    pub fn connection_count(&self) -> u64 {
+        self.inner.accepted.load(Ordering::Relaxed)
+    }
+
     /// Returns the total number of requests with this verb (as in RBAC) and plural name.
     pub fn request_count(&self, verb: &str, resource: &str) -> u64 {
         self.inner.api.requests.count(verb, resource)
@@ -293,6 +302,8 @@ fn fresh_token() -> String {
 
 /// The task that opens and closes the port.
 struct Lifecycle {
+    /// Number of accepted connections.
+    accepted: Arc<AtomicU64>,
     address: SocketAddr,
     tls: TlsAcceptor,
     streams: u32,
@@ -346,6 +357,7 @@ impl Lifecycle {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
                     Ok((stream, _)) => {
+                        self.accepted.fetch_add(1, Ordering::Relaxed);
                         let (tls, api) = (self.tls.clone(), self.api.clone());
                         connections.spawn(connection(stream, tls, self.streams, api));
                     }

@@ -65,7 +65,7 @@ pub(crate) struct BootstrapArgs {
     root_ca: PathBuf,
     /// Print the bootstrap of the gRPC library instead of Envoy's: the file for GRPC_XDS_BOOTSTRAP,
     /// always JSON
-    #[arg(long, conflicts_with_all = ["sds_dir", "protocol", "admin_address", "output", "vhds", "service_metrics"])]
+    #[arg(long, conflicts_with_all = ["sds_dir", "protocol", "admin_address", "output", "vhds", "service_metrics", "stats_inclusion_prefix", "stats_inclusion_suffix", "stats_inclusion_regexp"])]
     grpc: bool,
     /// Directory for sds-cert.yaml and sds-roots.yaml, through which Envoy detects a renewed
     /// certificate [default: the directory of the certificate, if it is writable]
@@ -283,4 +283,41 @@ fn bootstrap(args: &BootstrapArgs, sds: Option<&SdsFiles>) -> Result<Value, Comm
         },
     };
     Ok(bootstrap.to_json())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// Flags that change the bootstrap of the gRPC library, or where it is written.
+    const OF_LIBRARY: [&str; 15] = [
+        "kind",
+        "name",
+        "namespace",
+        "service_account",
+        "cluster",
+        "network",
+        "ips",
+        "labels",
+        "discovery",
+        "cert",
+        "key",
+        "root_ca",
+        "grpc",
+        "file",
+        "domain",
+    ];
+
+    #[test]
+    fn flags_that_have_no_effect_for_grpc_are_refused_with_it() {
+        let command = BootstrapArgs::augment_args(clap::Command::new("bootstrap"));
+        let grpc = command.get_arguments().find(|arg| arg.get_id() == "grpc").expect("it exists");
+        let refused = command.get_arg_conflicts_with(grpc).into_iter();
+        let refused: BTreeSet<&str> = refused.map(|arg| arg.get_id().as_str()).collect();
+        let all = command.get_arguments().map(|arg| arg.get_id().as_str());
+        let expected: BTreeSet<&str> = all.filter(|id| !OF_LIBRARY.contains(id)).collect();
+        assert_eq!(refused, expected);
+    }
 }

@@ -567,6 +567,8 @@ mod tests {
                 { "id": "k", "state": "restored", "reason": "from disk, last contact 9 s ago" },
                 { "id": "l", "state": "live", "roots": { "namespaces": 9, "current": 8, "foreign": 1, "foreignFirst": ["shop"], "beside": 1 } },
                 { "id": "m", "state": "live", "roots": { "namespaces": 9, "current": 0, "foreign": 0, "beside": 0, "denied": "not permitted" } },
+                { "id": "n", "state": "syncing" },
+                { "id": "o", "state": "syncing", "reason": "STR0301: endpointslices: HTTP 500" },
             ]),
             sources: json!([
                 { "name": "consul", "kind": "consul", "state": "stale", "code": "STR0320", "reason": "500",
@@ -631,6 +633,7 @@ mod tests {
                 "~STR0302 cluster/k",
                 "STR0720 cluster/l",
                 "~STR0721 cluster/m",
+                "STR0301 cluster/o",
                 "STR0320 source/consul",
                 "STR0323 source/consul",
                 "STR0221 source/entries",
@@ -667,7 +670,7 @@ mod tests {
         assert_eq!(
             passed,
             "No problem found.\n\n\
-             ✓   clusters   9 of 17 clusters live\n\
+             ✓   clusters   9 of 19 clusters live\n\
              ✓   networks   5 networks with 2 gateway addresses in use\n"
         );
         assert!(problems(&CheckInputs::default()).is_empty());

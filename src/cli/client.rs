@@ -26,8 +26,10 @@ const ANSWER_BYTES_MAX: usize = 1 << 30;
 /// Default path of the token of `strait serve`.
 const TOKEN_FILE: &str = "/var/lib/strait/admin-token";
 
-/// Header that names the replicas that did not answer.
+/// Header that names the replicas that the response lacks.
 const MISSING: &str = "strait-missing-replicas";
+/// Header with the reason for one of these replicas: `NAME: REASON`.
+const REASON: &str = "strait-missing-reason";
 /// Replicas that have been reported as missing.
 static REPORTED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
@@ -256,7 +258,9 @@ impl AdminClient {
         let response = self.http.request(request).await.map_err(|error| self.away(&error))?;
         let status = response.status();
         let missing = response.headers().get(MISSING).and_then(|names| names.to_str().ok());
-        missing.into_iter().for_each(report_missing);
+        let reasons = response.headers().get_all(REASON).into_iter();
+        let reasons: Vec<_> = reasons.filter_map(|reason| reason.to_str().ok()).collect();
+        missing.into_iter().for_each(|names| report_missing(names, &reasons));
         let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
         let body = body.map_err(|error| self.away(&*error))?.to_bytes();
         Ok((status, String::from_utf8_lossy(&body).into_owned()))
@@ -285,14 +289,17 @@ impl AdminClient {
     }
 }
 
-/// Reports the replicas that did not answer, each once per process.
-fn report_missing(names: &str) {
+/// Reports the replicas that a response lacks, each once per process.
+fn report_missing(names: &str, reasons: &[&str]) {
     let mut reported = lock(&REPORTED);
     for name in names.split(',').filter(|name| !name.is_empty()) {
         if reported.insert(name.to_owned()) {
+            let of_name = |text: &&str| text.strip_prefix(name)?.strip_prefix(": ").map(clean);
+            let reason = reasons.iter().find_map(of_name);
+            let reason = reason.unwrap_or_else(|| "it did not answer".to_owned());
             let (name, code) = (clean(name), &codes::REPLICA_MISSING);
             tell!(
-                "{code}: replica {name} did not answer; the proxies that are connected to it are missing"
+                "{code}: replica {name} and the proxies that are connected to it are missing: {reason}"
             );
         }
     }

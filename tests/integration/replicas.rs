@@ -392,6 +392,23 @@ fn run_envoy(envoy: &Path, bootstrap: &str, log: &Path) -> RunningEnvoy {
     RunningEnvoy(command.spawn().expect("it starts"))
 }
 
+#[tokio::test]
+async fn replicas_use_few_connections_to_the_config_cluster() {
+    let Replicas { setup: _setup, hub, west: _west, first, second } = Replicas::start().await;
+    let reads = || {
+        let reads = hub.api.requests(|one| one.verb == "get" && one.path.ends_with("/strait-hold"));
+        reads.len()
+    };
+    let (connections, before) = (hub.api.connection_count(), reads());
+    wait_until(SOON, async || holds(reads() >= before + 8, reads())).await;
+    let opened = hub.api.connection_count() - connections;
+    // Statuses and events open a few connections too.
+    assert!(opened <= 4, "eight reads opened {opened} connections");
+    for server in [first, second] {
+        server.shut_down().await;
+    }
+}
+
 /// Starts a replica without a config cluster, which knows the others by `--peers`.
 async fn start_peer(setup: &Setup, name: &str, port: u16, peers: &[u16]) -> Server {
     let mut arguments = setup.arguments_on(&setup.path(name));
@@ -403,6 +420,20 @@ async fn start_peer(setup: &Setup, name: &str, port: u16, peers: &[u16]) -> Serv
     let server = setup.start_as(arguments).await;
     server.ready().await;
     server
+}
+
+/// Returns a response with its headers.
+async fn whole_response(server: &Server, path: &str) -> String {
+    let token = std::fs::read_to_string(&server.bound.token_file).expect("a token");
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nauthorization: Bearer {}\r\n\r\n",
+        token.trim()
+    );
+    let mut stream = tokio::net::TcpStream::connect(server.bound.admin).await.expect("it listens");
+    tokio::io::AsyncWriteExt::write_all(&mut stream, request.as_bytes()).await.expect("sent");
+    let mut answer = String::new();
+    tokio::io::AsyncReadExt::read_to_string(&mut stream, &mut answer).await.expect("text");
+    answer
 }
 
 /// Returns the keys of the rows of `/debug/proxies`, without their numbers.
@@ -431,10 +462,28 @@ async fn replicas_answer_as_one_and_name_the_one_that_is_missing() {
     let setup = Setup::new();
     setup.join(&[&east]);
     let [one, two] = [free_port(), free_port()];
-    let first = start_peer(&setup, "strait-a", one, &[two]).await;
-    let second = start_peer(&setup, "strait-b", two, &[one]).await;
+    // Each replica has the same list, which contains itself.
+    let first = start_peer(&setup, "strait-a", one, &[one, two]).await;
+    let second = start_peer(&setup, "strait-b", two, &[one, two]).await;
     for server in [&first, &second] {
         server.cluster_in("east", "live").await;
+    }
+    let listed = first.admin.json("/debug/replicas").await;
+    let rows: Vec<_> = listed["replicas"].as_array().expect("rows").iter().collect();
+    let shown: Vec<_> = rows.iter().map(|row| (&row["name"], &row["state"])).collect();
+    assert_eq!(
+        shown,
+        [(&json!("strait-a"), &json!("self")), (&json!("strait-b"), &json!("answers"))]
+    );
+    // A refusal by all replicas is one response, not a missing replica.
+    let refused = whole_response(&first, "/debug/config?kind=a&kind=b").await;
+    assert!(refused.starts_with("HTTP/1.1 400"), "{refused}");
+    assert!(!refused.contains("strait-missing"), "{refused}");
+    // The timeline has the names of replicas, not of hosts.
+    for name in ["strait-a", "strait-b"] {
+        let events = second.admin.json(&format!("/debug/events?replica={name}")).await;
+        let causes = events.to_string();
+        assert!(causes.contains("ControlPlane") && causes.contains(name), "{name}: {causes}");
     }
     let _here = first.connect(&setup, &pod("cart-7d4b9c-aaaaa")).await;
     let there = second.connect(&setup, &pod("web-5f6c7d-bbbbb")).await;
@@ -493,7 +542,9 @@ async fn replicas_answer_as_one_and_name_the_one_that_is_missing() {
     let listed = first.strait(&["proxy", "list", "-o", "name"]).await;
     assert_eq!(listed.status.code(), Some(0), "{}", text(&listed));
     let told = String::from_utf8_lossy(&listed.stderr).into_owned();
-    assert!(told.contains("STR0811: replica strait-b did not answer"), "{told}");
+    let expected =
+        "STR0811: replica strait-b and the proxies that are connected to it are missing: ";
+    assert!(told.contains(expected) && told.contains("refused"), "{told}");
     let status = first.strait(&["status", "-o", "json"]).await;
     let whole: Value = serde_json::from_slice(&status.stdout).expect("JSON");
     assert_eq!(whole["missingReplicas"], json!(["strait-b"]), "{whole}");

@@ -16,8 +16,8 @@ use super::mesh::{
     text, wait_until,
 };
 use strait_identity::AuthorityPem;
-use strait_sim::Fault;
-use strait_sim::objects::{self, Endpoint, HTTP, NETWORK_LABEL};
+use strait_sim::objects::{self, Endpoint, NETWORK_LABEL, Port};
+use strait_sim::{Certificate, Fault, Options as SimOptions};
 use strait_xds::resource::ResourceType;
 use strait_xds_client::{Options as ClientOptions, XdsClient};
 
@@ -38,6 +38,8 @@ struct Verdict {
     /// Codes of the findings, in `check -o json`.
     #[serde(default)]
     codes: Vec<String>,
+    /// Number of notes of `check`.
+    notes: Option<usize>,
     /// Parts of the text.
     #[serde(default)]
     says: Vec<String>,
@@ -51,6 +53,8 @@ struct World {
     west: Member,
     server: Server,
     clients: Vec<XdsClient>,
+    /// A member that joins later.
+    more: Option<Member>,
 }
 
 /// Number of rows that run at the same time.
@@ -59,23 +63,37 @@ const GATEWAY: &str = "eastwestgateway";
 
 fn gateway_slice(ready: &[&str]) -> Value {
     let endpoints: Vec<_> = ready.iter().map(|address| Endpoint::new(address)).collect();
-    objects::endpoint_slice(SYSTEM, GATEWAY, "eastwestgateway-1", &[HTTP], &endpoints)
+    let port = Port { name: "tls", port: 15443, target: 15443 };
+    objects::endpoint_slice(SYSTEM, GATEWAY, "eastwestgateway-1", &[port], &endpoints)
+}
+
+/// Applies services that every cluster has and that are not part of the mesh.
+fn add_system_services(member: &Member, gateway: &str, dns: &str) {
+    const DNS: &str = "kube-system";
+    const PORT: Port = Port { name: "dns-tcp", port: 53, target: 53 };
+    member.apply(gateway_slice(&[gateway]));
+    member.apply(objects::service(DNS, "kube-dns", "172.20.0.10", &[PORT]));
+    let endpoints = [Endpoint::new(dns)];
+    member.apply(objects::endpoint_slice(DNS, "kube-dns", "kube-dns-1", &[PORT], &endpoints));
 }
 
 impl World {
     async fn start() -> Self {
         let east = Member::start("east", "prod-east", "198.18.0.1").await;
         let west = Member::start("west", "prod-west", "198.18.0.2").await;
-        east.apply(gateway_slice(&["10.1.0.9"]));
-        west.apply(gateway_slice(&["10.2.0.9"]));
+        add_system_services(&east, "10.1.0.9", "10.1.0.10");
+        add_system_services(&west, "10.2.0.9", "10.2.0.10");
         east.serve("local", &["10.1.0.1"]);
         west.serve("web", &["10.2.0.1", "10.2.0.2"]);
         let setup = Setup::new();
+        let policy = setup.path("policy.yaml");
+        replace(&policy, "apiVersion: strait.dev/v1\nkind: Policy\n");
+        let setup = setup.with(&["--policy", &policy.display().to_string()]);
         setup.join(&[&east, &west]);
         let server = setup.start_ready().await;
         let client = server.connect(&setup, &Proxy::sidecar("east")).await;
         endpoints_until(&client, "web", &[("198.18.0.2:15443", 2)]).await;
-        Self { setup, _east: east, west, server, clients: vec![client] }
+        Self { setup, _east: east, west, server, clients: vec![client], more: None }
     }
 
     /// Injects an outage.
@@ -92,6 +110,48 @@ impl World {
                 self.west.api.store().delete("Service", SYSTEM, GATEWAY).expect("it is there");
             }
             "anotherRoot" => self.restart_with_another_root().await,
+            "kindFailsAtStart" => {
+                let resource = "endpointslices".to_owned();
+                self.west.api.fault(Fault::KindFails { resource, body: None });
+                self.stop().await;
+                std::fs::remove_dir_all(self.setup.path("state")).expect("removed");
+                let unused = std::mem::replace(&mut self.server, self.setup.start().await);
+                unused.shut_down().await;
+            }
+            "replicaGone" => {
+                self.stop().await;
+                let peer = ["--peers", "127.0.0.1:1"].map(str::to_owned);
+                let arguments = [self.setup.arguments(), peer.to_vec()].concat();
+                let unused =
+                    std::mem::replace(&mut self.server, self.setup.start_as(arguments).await);
+                unused.shut_down().await;
+            }
+            "rightMissing" => {
+                let resource = "endpointslices".to_owned();
+                self.west.api.fault(Fault::Forbidden { resource });
+                self.west.api.stop().await;
+                self.west.api.restart().await;
+            }
+            "loginPage" => {
+                self.west.api.fault(Fault::Html);
+                self.west.api.stop().await;
+                self.west.api.restart().await;
+            }
+            "policyFileBroken" => replace(&self.setup.path("policy.yaml"), "kind: ["),
+            "meshConfigBroken" => self.setup.put("mesh", &mesh_config("mesh", "defaultConfig: [")),
+            "meshNetworksBroken" => {
+                self.setup.put("mesh", &mesh_config("meshNetworks", "networks: ["));
+            }
+            "routeToUnknownService" => self.setup.put("vs", &route(json!({ "host": "nowhere" }))),
+            "routeToUnknownSubset" => {
+                let subsets = json!({
+                    "apiVersion": "networking.istio.io/v1", "kind": "DestinationRule",
+                    "metadata": { "name": "web", "namespace": SHOP },
+                    "spec": { "host": "web", "subsets": [{ "name": "v1", "labels": { "app": "web" } }] },
+                });
+                self.setup.put("dr", &subsets);
+                self.setup.put("vs", &route(json!({ "host": "web", "subset": "v9" })));
+            }
             "networkTypo" => {
                 let pod = objects::pod(SHOP, "web-10-2-0-2", "web", "10.2.0.2", "node");
                 self.west.apply(objects::labelled(pod, NETWORK_LABEL, "prod-wset"));
@@ -127,6 +187,24 @@ impl World {
                 let text = secret.to_string().replace("\"west\":", "\"north\":");
                 self.setup.put("north", &serde_json::from_str(&text).expect("JSON"));
             }
+            "kubeconfigUnreadable" => self.join_as("north", "{"),
+            "clusterIdInvalid" => self.join_as("North_1", &self.west.api.kubeconfig()),
+            "sameClusterTwice" => self.join_as("north", &self.west.api.kubeconfig()),
+            "apiServerCertificate" => {
+                let certificate = Certificate::Expired;
+                let options = SimOptions { certificate, ..SimOptions::default() };
+                let north = Member::start_with("north", "prod-west", "198.18.0.3", options).await;
+                self.setup.put("north", &north.secret());
+                self.more = Some(north);
+            }
+            "accessUnreadable" => {
+                let policy = json!({
+                    "apiVersion": "security.istio.io/v1", "kind": "AuthorizationPolicy",
+                    "metadata": { "name": "web", "namespace": SHOP },
+                    "spec": { "rules": [{ "from": [{ "source": { "principal": ["a"] } }] }] },
+                });
+                self.setup.put("policy", &policy);
+            }
             "sameAddress" => {
                 let label = objects::namespace(SYSTEM);
                 self.west.apply(objects::labelled(label, NETWORK_LABEL, "prod-east"));
@@ -147,12 +225,21 @@ impl World {
         }
     }
 
-    async fn restart_with_another_root(&mut self) {
+    fn join_as(&self, id: &str, kubeconfig: &str) {
+        self.setup.put("north", &strait_sim::member_secret(SYSTEM, id, kubeconfig));
+    }
+
+    /// Replaces the running server by that of an unused setup, because two servers cannot use one
+    /// directory.
+    async fn stop(&mut self) {
         self.clients.clear();
         let other = Setup::new();
-        // The server of an unused setup replaces the running one, which needs its directory.
         let running = std::mem::replace(&mut self.server, other.start().await);
         running.shut_down().await;
+    }
+
+    async fn restart_with_another_root(&mut self) {
+        self.stop().await;
         let files = AuthorityPem::generate(SystemTime::now()).expect("a CA");
         for (name, text) in [
             ("ca-cert.pem", &*files.ca_cert),
@@ -178,7 +265,10 @@ impl World {
                 problems.clone().filter_map(|one| one["code"].as_str()).collect();
             let has_all = row.check.codes.iter().all(|code| codes.contains(code.as_str()));
             let has_next = problems.clone().all(|one| one["next"].as_str() != Some(""));
-            let is_met = is_met(&row.check, &output) && has_all && has_next;
+            let rows = found.as_array().into_iter().flatten();
+            let notes = rows.filter(|one| one["severity"] == "note").count();
+            let has_notes = row.check.notes.is_none_or(|expected| expected == notes);
+            let is_met = is_met(&row.check, &output) && has_all && has_next && has_notes;
             holds(is_met, (outage, "check", text(&output)))
         })
         .await;
@@ -223,13 +313,26 @@ fn runs_program(mut secret: Value) -> Value {
     secret
 }
 
-fn unreadable_route() -> Value {
+/// Returns a VirtualService of `web` that routes to a destination.
+fn route(destination: Value) -> Value {
     json!({
         "apiVersion": "networking.istio.io/v1", "kind": "VirtualService",
         "metadata": { "name": "web", "namespace": SHOP },
-        "spec": { "hosts": ["web"],
-                  "http": [{ "timeout": "soon", "route": [{ "destination": { "host": "web" } }] }] },
+        "spec": { "hosts": ["web"], "http": [{ "route": [{ "destination": destination }] }] },
     })
+}
+
+fn mesh_config(key: &str, text: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": { "name": "istio", "namespace": SYSTEM }, "data": { key: text },
+    })
+}
+
+fn unreadable_route() -> Value {
+    let mut route = route(json!({ "host": "web" }));
+    route["spec"]["http"][0]["timeout"] = json!("soon");
+    route
 }
 
 /// Starts a mesh and injects the outage of a row. Returns why the verdicts differ, if they do.

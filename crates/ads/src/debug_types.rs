@@ -14,7 +14,7 @@ use prost::{Message, Name};
 use serde_json::{Value, json};
 
 use super::connections::{Connections, OpenStream};
-use strait_identity::SpiffeId;
+use strait_identity::{ReplicaId, SpiffeId};
 use strait_mesh::push::PushContext;
 use strait_model::ClusterId;
 use strait_proto::envoy::envoy::admin::v3 as admin;
@@ -46,11 +46,10 @@ pub(super) fn is_debug(type_url: &str) -> bool {
 }
 
 /// Returns the identifier of the control plane, in the form that istioctl parses.
-pub(super) fn control_plane() -> String {
+pub(super) fn control_plane(replica: &ReplicaId) -> String {
     let version = env!("CARGO_PKG_VERSION");
-    let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "strait".to_owned());
     let info = json!({ "version": version, "tag": version, "status": "Clean" });
-    json!({ "Component": "strait", "ID": host, "Info": info }).to_string()
+    json!({ "Component": "strait", "ID": replica.as_str(), "Info": info }).to_string()
 }
 
 /// A member cluster as istioctl lists it (`istioctl remote-clusters`).

@@ -60,6 +60,8 @@ struct ReplicaTls {
     client: Arc<ClientConfig>,
     /// The CA that issued the certificate.
     authority: Arc<Authority>,
+    /// The certificate of this process.
+    leaf: Option<CertificateDer<'static>>,
     renew_at: SystemTime,
 }
 
@@ -98,11 +100,11 @@ impl ReplicaAuthenticator {
         })
     }
 
-    /// Connects to the replica at this address.
+    /// Connects to the replica at this address. Returns `None` if it is this process itself.
     ///
     /// # Errors
     /// If it can't be reached, or does not prove that it is a replica with the same CA.
-    pub async fn connect(&self, address: &str) -> io::Result<ReplicaStream> {
+    pub async fn connect(&self, address: &str) -> io::Result<Option<ReplicaStream>> {
         let tls = self.tls(SystemTime::now()).map_err(io::Error::other)?;
         let socket = TcpStream::connect(address).await?;
         let _ = socket.set_nodelay(true);
@@ -112,8 +114,13 @@ impl ReplicaAuthenticator {
         if connection.alpn_protocol() != Some(ALPN) {
             return Err(io::Error::other("it is not a replica of this version"));
         }
-        let peer = of_chain(connection.peer_certificates())?;
-        Ok(ReplicaStream { peer, io: Box::pin(stream) })
+        let chain = connection.peer_certificates();
+        // Each process has its own certificate, also if two replicas have the same name.
+        if chain.and_then(<[_]>::first) == tls.leaf.as_ref() {
+            return Ok(None);
+        }
+        let peer = of_chain(chain)?;
+        Ok(Some(ReplicaStream { peer, io: Box::pin(stream) }))
     }
 
     /// Returns the current settings. Their certificate is renewed after half of its lifetime, and
@@ -153,9 +160,10 @@ impl ReplicaTls {
         let issued = authority.issue_replica(name, now)?;
         let left = issued.chain.not_after().duration_since(now).unwrap_or_default();
         let verifier = Arc::new(ReplicaVerifier::of(&authority, now)?);
-        let leaf = issued.chain.certificates().iter().take(1).cloned().collect();
+        let leaf = issued.chain.certificates().first().cloned();
         let origins = ["the replica's certificate", "its key"];
-        let certificate = Arc::new(certified_key(leaf, issued.key_der(), origins, now)?);
+        let chain = leaf.iter().cloned().collect();
+        let certificate = Arc::new(certified_key(chain, issued.key_der(), origins, now)?);
         let resolver = Arc::new(SingleCertAndKey::from(certificate));
         let mut server = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&rustls::version::TLS13])?
@@ -172,7 +180,8 @@ impl ReplicaTls {
         client.alpn_protocols = vec![ALPN.to_vec()];
         client.resumption = rustls::client::Resumption::disabled();
         let (server, client) = (Arc::new(server), Arc::new(client));
-        Ok(Self { server, client, authority, renew_at: now + left.min(LIFETIME_DEFAULT) / 2 })
+        let renew_at = now + left.min(LIFETIME_DEFAULT) / 2;
+        Ok(Self { server, client, authority, leaf, renew_at })
     }
 }
 

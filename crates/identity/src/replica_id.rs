@@ -44,6 +44,11 @@ impl ReplicaId {
         &self.0
     }
 
+    /// Returns a name for this process alone, which differs after a restart.
+    pub fn of_process(&self) -> String {
+        format!("{}_{:016x}", self.0, rand::random::<u64>())
+    }
+
     /// Returns the URI that names the replica in its certificate.
     pub(super) fn uri(&self) -> String {
         format!("{URI}{}", self.0)

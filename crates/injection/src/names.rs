@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::object::{items, text};
 use super::settings::PodPlace;
 use strait_base::bounded::head;
+use strait_model::workload_of_controller;
 
 /// The label with the name of a pod's workload in telemetry.
 pub(super) const CANONICAL_NAME: &str = "service.istio.io/canonical-name";
@@ -38,18 +39,9 @@ fn owner(metadata: &Value) -> Option<String> {
         let name = text(metadata, "name").or_else(|| text(metadata, "generateName"));
         return name.map(|name| name.trim_end_matches('-').to_owned());
     };
-    let name = text(owner, "name")?;
-    let hash = text(&metadata["labels"], "pod-template-hash");
-    let above = match (text(owner, "kind")?, name.rsplit_once('-')) {
-        ("ReplicaSet", Some((above, end))) if Some(end) == hash => above,
-        ("Job", Some((above, end)))
-            if end.len() >= 8 && end.bytes().all(|byte| byte.is_ascii_digit()) =>
-        {
-            above
-        }
-        _ => name,
-    };
-    Some(above.to_owned())
+    let label = |label: &str| text(&metadata["labels"], label);
+    let workload = workload_of_controller(text(owner, "kind")?, text(owner, "name")?, label);
+    Some(workload.to_owned())
 }
 
 /// Returns the longest prefix of the text that is a valid label value.
@@ -81,4 +73,36 @@ pub(super) fn own_labels(
     ];
     let labels = labels.into_iter().filter(|(_, text)| !text.is_empty());
     [("STRAIT_SERVICE_METRICS", "true".to_owned())].into_iter().chain(labels).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn workload_is_the_owner_of_the_pods_controller() {
+        let hash = |label: &str| json!({ label: "7d8b9" });
+        for (kind, name, labels, expected) in [
+            ("ReplicaSet", "web-v2-7d8b9", hash("pod-template-hash"), "web-v2"),
+            ("ReplicaSet", "web-v2-7d8b9", hash("rollouts-pod-template-hash"), "web-v2"),
+            ("ReplicaSet", "web-v2-7d8b9", json!({}), "web-v2-7d8b9"),
+            ("ReplicationController", "web-3", json!({ "deploymentconfig": "web" }), "web"),
+            ("Job", "nightly-28123456", json!({}), "nightly"),
+            ("Job", "import-2812345678901", json!({}), "import-2812345678901"),
+            ("StatefulSet", "db", json!({}), "db"),
+        ] {
+            let metadata = json!({
+                "name": format!("{name}-abcde"), "labels": labels,
+                "ownerReferences": [{ "kind": kind, "name": name, "controller": true }],
+            });
+            let place = PodPlace { namespace: "shop", workload: None };
+            let names = WorkloadNames::of(&json!({ "metadata": metadata }), place);
+            assert_eq!(names.name, expected, "{kind}");
+            let labels = own_labels(&metadata, place, &names);
+            let workload = labels.iter().find(|(name, _)| *name == "STRAIT_METRICS_WORKLOAD");
+            assert_eq!(workload.map(|(_, value)| &**value), Some(expected), "{kind}");
+        }
+    }
 }

@@ -16,6 +16,7 @@ mod labels;
 mod namespace_filter;
 mod telemetry;
 
+mod controller;
 mod endpoint;
 mod endpoints;
 mod gateway;
@@ -65,6 +66,7 @@ pub mod testing;
 pub use cause::{Cause, Causes};
 pub use collection::{Collection, Difference, ObjectFiles, ObjectKey, RememberedObjects, StandIn};
 pub use configuration::{ConfigurationSnapshot, Counted};
+pub use controller::workload_of_controller;
 pub use endpoint::{Endpoint, Health, Locality, NO_ADDRESS, PodState, TLS_MODE_LABEL, TlsMode};
 pub use endpoints::{EndpointGroup, EndpointRef, Endpoints, PackedEndpoint, WorkloadRef};
 pub use facts::{ClusterFacts, OwnTraffic};

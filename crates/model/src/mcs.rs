@@ -183,6 +183,17 @@ pub struct ClusterExports {
     pub imports: OrdMap<WorkloadKey, WrittenImport>,
 }
 
+impl ClusterExports {
+    /// Returns whether both share their contents. False negatives are possible.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let Self { exports, is_complete, unknown, imports } = self;
+        *is_complete == other.is_complete
+            && (exports.ptr_eq(&other.exports) || exports.is_empty() && other.exports.is_empty())
+            && (unknown.ptr_eq(&other.unknown) || unknown.is_empty() && other.unknown.is_empty())
+            && (imports.ptr_eq(&other.imports) || imports.is_empty() && other.imports.is_empty())
+    }
+}
+
 /// The shared services of the mesh, for the clusters into which they are written.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SharedServices {

@@ -441,6 +441,19 @@ impl ServeArgs {
         names.extend(self.tls_san.iter().cloned());
         names
     }
+
+    /// Returns the name of this replica.
+    pub(super) fn replica_id(&self) -> ReplicaId {
+        let name = self.replica_name.clone().or_else(pod_name);
+        name.and_then(|name| ReplicaId::parse(&name).ok()).unwrap_or_default()
+    }
+}
+
+/// Returns the name of the pod in which this process runs. Outside a pod, it is the host name.
+pub(super) fn pod_name() -> Option<String> {
+    let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    let name = std::env::var("POD_NAME").ok().or_else(host)?;
+    Some(name.trim().to_owned())
 }
 
 fn parse_alias(text: &str) -> Result<(ClusterId, ClusterId), String> {

@@ -17,7 +17,7 @@ use strait_mesh::network::ResolvedNames;
 use strait_mesh::network::probes::{self, ProbeAddress, ProbeTargets};
 use strait_mesh::network::resolver::{self, Dns};
 use strait_mesh::push::event_loop::{self, LoopCounters, MeshEvent, MeshState};
-use strait_mesh::push::shared::{SharingInputs, shared_services as services_in_set};
+use strait_mesh::push::shared::{SharedServicesCache, SharingInputs};
 use strait_mesh::push::subscription_index::SubscriptionIndex;
 use strait_mesh::push::view::service_behind;
 use strait_mesh::push::{self, PushContext};
@@ -187,6 +187,7 @@ struct Sharing {
 
 /// Sends the services that clusters share to the registries.
 async fn publish_shared(mut sharing: Sharing) {
+    let mut cache = SharedServicesCache::default();
     loop {
         let removals_certain = sharing.removals_certain_at <= Instant::now();
         let current = sharing.context.borrow_and_update().clone();
@@ -199,15 +200,16 @@ async fn publish_shared(mut sharing: Sharing) {
                 removals_certain,
                 unusable: ids.filter(|id| !current.clusters.contains(id)).collect(),
             };
-            let mut new = services_in_set(&current, &inputs);
-            sharing.shared.send_if_modified(|held| {
-                let differs = **held != new;
-                if differs {
-                    new.share_with(held);
-                    *held = Arc::new(new);
-                }
-                differs
-            });
+            if let Some(mut new) = cache.changed(&current, &inputs) {
+                sharing.shared.send_if_modified(|held| {
+                    let differs = **held != new;
+                    if differs {
+                        new.share_with(held);
+                        *held = Arc::new(new);
+                    }
+                    differs
+                });
+            }
         }
         let certain_at = (!removals_certain).then_some(sharing.removals_certain_at);
         tokio::select! {

@@ -390,12 +390,10 @@ fn writer(
     };
     let (role, role_seen) = watch::channel(WriterRole::Waits);
     let (given_up, given_up_seen) = watch::channel(false);
-    // The host name of a pod is unique; two processes on one host differ in the rest.
-    let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "strait".to_owned());
     let lease = Arc::new(WriterLease {
         access: config_cluster.access,
         namespace: args.namespace.clone(),
-        us: format!("{host}_{:016x}", rand::random::<u64>()),
+        us: args.replica_id().of_process(),
         role,
         drain: drain.clone(),
         given_up,

@@ -11,7 +11,7 @@ use std::time::{Instant, SystemTime};
 use jiff::Timestamp;
 use tokio::sync::watch;
 
-use strait_identity::{RootFingerprint, ServerIdentity};
+use strait_identity::{ReplicaId, RootFingerprint, ServerIdentity};
 use strait_mesh::push::PushContext;
 use strait_mesh::timeline::{Delivery, Timeline};
 use strait_model::{Cause, ClusterId};
@@ -26,18 +26,20 @@ pub(super) struct JournalInputs {
     pub(super) context: watch::Receiver<Option<Arc<PushContext>>>,
     pub(super) statuses: watch::Receiver<Arc<Vec<ClusterStatus>>>,
     pub(super) identity: watch::Receiver<Arc<ServerIdentity>>,
+    /// Name of this replica.
+    pub(super) replica: ReplicaId,
 }
 
 /// Enters changes until the process ends.
 pub(super) async fn run(inputs: JournalInputs) {
-    let JournalInputs { timeline, context, mut statuses, mut identity } = inputs;
+    let JournalInputs { timeline, context, mut statuses, mut identity, replica } = inputs;
     let enter = |(cause, effect): (Cause, String)| {
         let version = context.borrow().as_ref().map_or(0, |context| context.version);
         let delivery = Arc::new(Delivery::new(Instant::now()));
         timeline.enter(version, cause.into(), effect, delivery, Instant::now());
     };
     let mut journal = Journal::default();
-    enter(started());
+    enter(started(&replica));
     statuses.mark_changed();
     identity.mark_changed();
     loop {
@@ -62,9 +64,8 @@ pub(super) async fn run(inputs: JournalInputs) {
     }
 }
 
-fn started() -> (Cause, String) {
-    let replica = std::env::var("HOSTNAME").unwrap_or_else(|_| "strait".to_owned());
-    let cause = Cause::named(ClusterId::default(), "ControlPlane", replica);
+fn started(replica: &ReplicaId) -> (Cause, String) {
+    let cause = Cause::named(ClusterId::default(), "ControlPlane", replica.as_str());
     (cause, format!("control plane {} started", env!("CARGO_PKG_VERSION")))
 }
 

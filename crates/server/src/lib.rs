@@ -18,6 +18,7 @@ pub mod replicas;
 mod authority_secret;
 mod callers;
 mod churn_monitor;
+mod config_client;
 mod core;
 mod error;
 mod estate_ca;
@@ -56,6 +57,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use self::config_client::ConfigClient;
 use self::core::Core;
 pub use self::error::ServeError;
 use self::inputs::{Certificates, KnownBefore, OperatorFiles, ServerInputs};
@@ -75,8 +77,7 @@ use strait_base::signal::signalled;
 use strait_base::task::Supervisor;
 use strait_identity::tls::ClientCertificates;
 use strait_identity::{
-    AuthorityFrom, ReplicaAuthenticator, ReplicaId, RootEvidence, RootLedger, RootRecords, Serving,
-    rotation,
+    AuthorityFrom, ReplicaAuthenticator, RootEvidence, RootLedger, RootRecords, Serving, rotation,
 };
 use strait_mesh::history::HistoryRecorder;
 use strait_mesh::timeline::{self, Timeline, TimelineFile};
@@ -189,12 +190,18 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         checked.map_err(|source| ServeError::JwksRoots { path: path.clone(), source })?;
     }
     let (named_roots, named) = watch::channel(Arc::default());
-    let shared_hold = source.config_cluster().map(|config_cluster| SharedHoldStore {
-        access: config_cluster.access,
-        namespace: args.namespace.clone(),
-    });
-    let (roots, early_hold) =
-        RootsKeeper::start(args, state_path.as_deref(), &source, shared_hold.clone(), &tasks).await;
+    let config_client = source.config_cluster().map(|hub| ConfigClient::new(hub.access));
+    let shared_hold = config_client
+        .clone()
+        .map(|client| SharedHoldStore { client, namespace: args.namespace.clone() });
+    let (roots, early_hold) = RootsKeeper::start(
+        args,
+        state_path.as_deref(),
+        config_client.as_ref(),
+        shared_hold.clone(),
+        &tasks,
+    )
+    .await;
     let identity =
         identity(args, state_path.as_deref(), &source, named, roots.evidence(), &tasks).await?;
     let (identity_seen, identity_entered) = (identity.clone(), identity.clone());
@@ -206,7 +213,8 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         None => None,
     };
     let inject = webhook.as_ref().map(|(_, local)| *local);
-    let replicas = other_replicas(args, &source, identity.clone(), xds.port(), &tasks);
+    let replicas =
+        other_replicas(args, &source, config_client, identity.clone(), xds.port(), &tasks);
     if let Some(state_dir) = &state_path {
         replica_state::take(&replicas.0, state_dir).await;
     }
@@ -229,6 +237,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         context: core.context.clone(),
         statuses: inputs.statuses.clone(),
         identity: identity_entered,
+        replica: args.replica_id(),
     };
     tasks.spawn("journal", journal::run(entered));
     let statuses = inputs.statuses.clone();
@@ -307,24 +316,24 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
 fn other_replicas(
     args: &ServeArgs,
     source: &ConfigOrigin,
+    config_client: Option<ConfigClient>,
     identity: watch::Receiver<Arc<strait_identity::ServerIdentity>>,
     port: u16,
     tasks: &Supervisor,
 ) -> (Arc<OtherReplicas>, Arc<ReplicaAuthenticator>) {
-    let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
-    let name = args.replica_name.clone().or_else(|| std::env::var("POD_NAME").ok()).or_else(host);
-    let name = name.and_then(|name| ReplicaId::parse(name.trim()).ok()).unwrap_or_default();
-    let found = match source {
-        ConfigOrigin::Cluster { access, in_pod: true, .. } if args.peers.is_empty() => {
-            replicas::follow(access.clone(), args.namespace.clone(), name.clone(), port, tasks)
+    let found = match (source, config_client) {
+        (ConfigOrigin::Cluster { in_pod: true, .. }, Some(client)) if args.peers.is_empty() => {
+            let own_pod = config::pod_name();
+            replicas::follow(client, args.namespace.clone(), own_pod, port, tasks)
         }
         _ => replicas::listed(&args.peers),
     };
-    let authenticator = Arc::new(ReplicaAuthenticator::new(name, identity));
+    let authenticator = Arc::new(ReplicaAuthenticator::new(args.replica_id(), identity));
     let replicas = Arc::new(OtherReplicas::new(Arc::clone(&authenticator), found));
-    if let Some(problem) = replicas.problem() {
-        warn!(%problem, "responses of the admin API cover this replica only");
-    }
+    let reporting = Arc::clone(&replicas);
+    tasks.spawn_restarting("replica problems", Duration::from_secs(1), move || {
+        Arc::clone(&reporting).report_problems()
+    });
     (replicas, authenticator)
 }
 
@@ -377,14 +386,14 @@ impl RootsKeeper {
     async fn start(
         args: &ServeArgs,
         state_dir: Option<&Path>,
-        source: &ConfigOrigin,
+        config_client: Option<&ConfigClient>,
         shared_hold: Option<SharedHoldStore>,
         tasks: &Supervisor,
     ) -> (Self, EarlyHold) {
         // Without a CA there are no records, so the start does not wait for the config cluster.
-        let hub = source.config_cluster().filter(|_| args.ca.is_none());
-        let secret = hub.map(|hub| (hub.access, args.namespace.clone()));
-        let store = RootStore::new(state_dir, secret);
+        let client = config_client.filter(|_| args.ca.is_none());
+        let secret = client.map(|client| (client.clone(), args.namespace.clone()));
+        let store = RootStore::new(state_dir, secret, &args.replica_id());
         let (early_hold, (own, shared)) =
             start_reads::read(shared_hold, &store, START_WAIT, tasks).await;
         let mut in_force = shared.clone();

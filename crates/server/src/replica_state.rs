@@ -45,6 +45,7 @@ pub(super) async fn take(replicas: &OtherReplicas, state_dir: &Path) {
                 Ok(answer) if answer.status == StatusCode::OK => answer,
                 // It has no state directory, or is starting too.
                 Ok(_) => continue,
+                Err(_) if replicas.is_this_process(&peer) => continue,
                 Err(reason) => {
                     refused(reason);
                     continue;

@@ -1,10 +1,11 @@
 //! The other replicas of this control plane: their addresses, and requests to them.
 //!
-//! Replicas find each other by the EndpointSlices of Strait's own Service, or by `--peers`. They
+//! Replicas find each other by the EndpointSlices of Strait's own Service, or by `--peers`. Either
+//! list may contain this process, which recognizes itself by its pod or its certificate. Replicas
 //! authenticate with certificates that only replicas have ([`strait_identity::replica`]), on the
 //! port of proxies. Each request uses its own connection, has a time limit and a size limit.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -16,12 +17,14 @@ use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
+use super::config_client::ConfigClient;
+use strait_base::codes;
 use strait_base::lock::lock;
 use strait_base::task::Supervisor;
-use strait_identity::{ReplicaAuthenticator, ReplicaId};
-use strait_kube_client::{Access, ApiClient, null_as_default};
+use strait_identity::ReplicaAuthenticator;
+use strait_kube_client::null_as_default;
 
 /// Maximum time to connect to a replica.
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
@@ -43,14 +46,64 @@ const PORT: &str = "grpc-xds";
 pub struct Peer {
     /// Its address: `HOST:PORT`.
     pub address: String,
-    /// Its name, once it is known.
+    /// Name of the pod; `None` for an address of `--peers`.
+    pub pod: Option<String>,
+    /// Its name, once its certificate has shown it.
     pub name: Option<String>,
 }
 
 impl Peer {
-    /// Returns the name if it is known, otherwise the address.
+    fn at(address: String, pod: Option<String>) -> Self {
+        Self { address, pod, name: None }
+    }
+
+    /// Returns the name if it is known, otherwise the pod or the address.
     pub fn label(&self) -> &str {
-        self.name.as_deref().unwrap_or(&self.address)
+        self.name.as_deref().or(self.pod.as_deref()).unwrap_or(&self.address)
+    }
+
+    /// Returns whether this is the replica's name, its pod or its address.
+    pub fn is_called(&self, name: &str) -> bool {
+        [&self.name, &self.pod].into_iter().flatten().any(|one| one == name) || self.address == name
+    }
+
+    /// Returns the key for facts about the replica. Another pod may get the same address later.
+    fn place(&self) -> PeerPlace {
+        (self.address.clone(), self.pod.clone())
+    }
+}
+
+/// Address and pod of a replica.
+type PeerPlace = (String, Option<String>);
+
+/// Facts that certificates have shown, by the place of a replica.
+#[derive(Debug, Default)]
+struct ProvenPeers {
+    /// Names of replicas.
+    names: BTreeMap<PeerPlace, String>,
+    /// Places of this process.
+    own: BTreeSet<PeerPlace>,
+}
+
+impl ProvenPeers {
+    /// Records the name that the certificate of a peer shows, or that it is this process (`None`).
+    /// Forgets the peers that are not in `found`.
+    fn learn(&mut self, peer: &Peer, name: Option<&str>, found: &[Peer]) {
+        let exists: BTreeSet<_> = found.iter().map(Peer::place).collect();
+        self.names.retain(|place, _| exists.contains(place));
+        self.own.retain(|place| exists.contains(place));
+        match name {
+            Some(name) => drop(self.names.insert(peer.place(), name.to_owned())),
+            None => drop(self.own.insert(peer.place())),
+        }
+    }
+
+    /// Returns the peers without this process, with their proven names.
+    fn others(&self, found: &[Peer]) -> Vec<Peer> {
+        let others = found.iter().filter(|peer| !self.own.contains(&peer.place()));
+        let named =
+            |peer: &Peer| Peer { name: self.names.get(&peer.place()).cloned(), ..peer.clone() };
+        others.map(named).collect()
     }
 }
 
@@ -105,8 +158,7 @@ pub struct PeerAnswer {
 pub struct OtherReplicas {
     authenticator: Arc<ReplicaAuthenticator>,
     found: watch::Receiver<Arc<FoundPeers>>,
-    /// Names of replicas by address, from their certificates.
-    names: Mutex<BTreeMap<String, String>>,
+    proven: Mutex<ProvenPeers>,
     /// The replicas that did not respond in time, by address, with the time of the last request.
     silent: Mutex<BTreeMap<String, Instant>>,
 }
@@ -117,7 +169,7 @@ impl OtherReplicas {
         authenticator: Arc<ReplicaAuthenticator>,
         found: watch::Receiver<Arc<FoundPeers>>,
     ) -> Self {
-        Self { authenticator, found, names: Mutex::default(), silent: Mutex::default() }
+        Self { authenticator, found, proven: Mutex::default(), silent: Mutex::default() }
     }
 
     /// Returns the name of this replica.
@@ -132,12 +184,12 @@ impl OtherReplicas {
 
     /// Returns the other replicas.
     pub fn others(&self) -> Vec<Peer> {
-        let mut peers = self.found.borrow().peers.clone();
-        let names = lock(&self.names);
-        for peer in peers.iter_mut().filter(|peer| peer.name.is_none()) {
-            peer.name = names.get(&peer.address).cloned();
-        }
-        peers
+        lock(&self.proven).others(&self.found.borrow().peers)
+    }
+
+    /// Returns whether a request to this peer has reached this process itself.
+    pub fn is_this_process(&self, peer: &Peer) -> bool {
+        lock(&self.proven).own.contains(&peer.place())
     }
 
     /// Returns the other replicas once they have been searched for, at most after `limit`.
@@ -152,8 +204,29 @@ impl OtherReplicas {
     /// Returns why responses may lack replicas, if a reason is known.
     pub fn problem(&self) -> Option<String> {
         let found = Arc::clone(&self.found.borrow());
-        let unproven = (!found.peers.is_empty()).then(|| self.authentication_problem()).flatten();
+        let has_others = !self.others().is_empty();
+        let unproven = has_others.then(|| self.authentication_problem()).flatten();
         unproven.or_else(|| found.problem.clone())
+    }
+
+    /// Logs each new reason why responses may lack replicas, and its end, until the process ends.
+    pub(super) async fn report_problems(self: Arc<Self>) {
+        let mut found = self.found.clone();
+        let mut reported = None;
+        loop {
+            // It fails if the list never changes, as that of `--peers`.
+            let is_known = found.wait_for(|found| found.is_known).await.is_ok();
+            match next_report(&mut reported, is_known.then(|| self.problem()).flatten()) {
+                Some(Some(problem)) => {
+                    let code = &codes::REPLICA_MISSING;
+                    warn!(%code, %problem, next = code.next, "responses may not cover all replicas");
+                }
+                Some(None) => info!("responses cover all replicas again"),
+                None => {}
+            }
+            // The CA may change too.
+            sleep(LOOK).await;
+        }
     }
 
     /// Records whether a replica responded in time.
@@ -179,9 +252,9 @@ impl OtherReplicas {
         self.authenticator.problem()
     }
 
-    /// Records the name of the replica at an address.
-    fn learn(&self, address: &str, name: &str) {
-        lock(&self.names).insert(address.to_owned(), name.to_owned());
+    /// See [`ProvenPeers::learn`].
+    fn learn(&self, peer: &Peer, name: Option<&str>) {
+        lock(&self.proven).learn(peer, name, &self.found.borrow().peers);
     }
 
     /// Sends a request to another replica.
@@ -194,13 +267,17 @@ impl OtherReplicas {
         let stream = connecting
             .map_err(|_| format!("no connection within {} s", CONNECT_LIMIT.as_secs()))?
             .map_err(|error| error.to_string())?;
+        let Some(stream) = stream else {
+            self.learn(peer, None);
+            return Err(format!("{address} is this replica itself"));
+        };
         let replica = stream.peer.as_str().to_owned();
         if replica == self.name() {
             return Err(format!(
                 "it has the name of this replica, {replica}; set --replica-name to a different name for each"
             ));
         }
-        self.learn(address, &replica);
+        self.learn(peer, Some(&replica));
         let error = |error: hyper::Error| error.to_string();
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream.io)).await.map_err(error)?;
@@ -236,17 +313,17 @@ impl OtherReplicas {
 /// Returns the replicas of `--peers`.
 pub(super) fn listed(addresses: &[String]) -> watch::Receiver<Arc<FoundPeers>> {
     let mut peers: Vec<Peer> =
-        addresses.iter().map(|address| Peer { address: address.clone(), name: None }).collect();
+        addresses.iter().map(|address| Peer::at(address.clone(), None)).collect();
     peers.sort();
     peers.dedup();
     watch::channel(Arc::new(FoundPeers { peers, problem: None, is_known: true })).1
 }
 
-/// Follows the EndpointSlices of Strait's own Service.
+/// Follows the EndpointSlices of Strait's own Service. `own_pod` is the pod of this process.
 pub(super) fn follow(
-    access: watch::Receiver<Access>,
+    client: ConfigClient,
     namespace: String,
-    own: ReplicaId,
+    own_pod: Option<String>,
     port: u16,
     tasks: &Supervisor,
 ) -> watch::Receiver<Arc<FoundPeers>> {
@@ -256,17 +333,18 @@ pub(super) fn follow(
         "/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3D{SERVICE}"
     );
     tasks.spawn_restarting("replicas", LOOK, move || {
-        let (access, path, own) = (access.clone(), path.clone(), own.clone());
+        let (client, path, own_pod) = (client.clone(), path.clone(), own_pod.clone());
         let found = Arc::clone(&found);
         async move {
             loop {
-                let next = match timeout(LOOK_LIMIT, read(&access, &path)).await {
+                let next = match timeout(LOOK_LIMIT, read(&client, &path)).await {
                     Ok(Ok(slices)) => {
-                        let peers = peers(&slices, own.as_str(), port);
+                        let peers = peers(&slices, own_pod.as_deref(), port);
                         FoundPeers { peers, problem: None, is_known: true }
                     }
                     // The previous replicas probably still exist.
                     failed => {
+                        client.reconnect();
                         let problem = match failed {
                             Ok(Err(error)) => error,
                             _ => format!("no response within {} s", LOOK_LIMIT.as_secs()),
@@ -295,18 +373,18 @@ fn publish(found: &watch::Sender<Arc<FoundPeers>>, next: FoundPeers) {
             let names: Vec<_> = next.peers.iter().map(Peer::label).collect();
             info!(replicas = ?names, "other replicas changed");
         }
-        match (&held.problem, &next.problem) {
-            (before, Some(problem)) if before.as_ref() != Some(problem) => warn!(%problem),
-            (Some(_), None) => debug!("the EndpointSlices of the replicas can be read again"),
-            _ => {}
-        }
         *held = Arc::new(next);
         true
     });
 }
 
-async fn read(access: &watch::Receiver<Access>, path: &str) -> Result<PeerSlices, String> {
-    let client = ApiClient::new(&access.borrow()).map_err(|error| error.to_string())?;
+/// Returns the text to report if the problem differs from the reported one: `Some(None)` at its end.
+fn next_report(reported: &mut Option<String>, problem: Option<String>) -> Option<Option<String>> {
+    (*reported != problem).then(|| reported.clone_from(&problem)).map(|()| problem)
+}
+
+async fn read(client: &ConfigClient, path: &str) -> Result<PeerSlices, String> {
+    let client = client.get().map_err(|error| error.to_string())?;
     client.get(path).await.map_err(|error| error.to_string())
 }
 
@@ -355,7 +433,7 @@ struct PeerPort {
 
 /// Returns the replicas that serve, also while they terminate, without this one. A replica with
 /// addresses of both families is returned once.
-fn peers(slices: &PeerSlices, own: &str, default_port: u16) -> Vec<Peer> {
+fn peers(slices: &PeerSlices, own_pod: Option<&str>, default_port: u16) -> Vec<Peer> {
     let mut peers: BTreeMap<String, Peer> = BTreeMap::new();
     for slice in &slices.items {
         let named = slice.ports.iter().find(|port| port.name.as_deref() == Some(PORT));
@@ -365,14 +443,14 @@ fn peers(slices: &PeerSlices, own: &str, default_port: u16) -> Vec<Peer> {
             let is_serving = serving.or(ready).unwrap_or(true);
             let address = endpoint.addresses.iter().find_map(|text| text.parse::<IpAddr>().ok());
             let (Some(address), true) = (address, is_serving) else { continue };
-            let name = endpoint.target_ref.as_ref().map(|target| target.name.clone());
-            let name = name.filter(|name| !name.is_empty());
-            if name.as_deref() == Some(own) {
+            let pod = endpoint.target_ref.as_ref().map(|target| target.name.clone());
+            let pod = pod.filter(|pod| !pod.is_empty());
+            if pod.is_some() && pod.as_deref() == own_pod {
                 continue;
             }
             let address = SocketAddr::new(address, port).to_string();
-            let key = name.clone().unwrap_or_else(|| address.clone());
-            peers.entry(key).or_insert(Peer { address, name });
+            let key = pod.clone().unwrap_or_else(|| address.clone());
+            peers.entry(key).or_insert(Peer::at(address, pod));
         }
     }
     peers.into_values().collect()
@@ -408,7 +486,7 @@ mod tests {
             ]},
         ]});
         let slices: PeerSlices = serde_json::from_value(slices).expect("a list");
-        let found = peers(&slices, "strait-a", 15000);
+        let found = peers(&slices, Some("strait-a"), 15000);
         let found: Vec<_> = found.iter().map(|peer| (peer.label(), &*peer.address)).collect();
         assert_eq!(
             found,
@@ -424,7 +502,7 @@ mod tests {
     #[tokio::test]
     async fn relays_receive_the_number_of_replicas_with_this_one_and_its_changes() {
         let found = |names: &[&str]| {
-            let peer = |name: &&str| Peer { address: format!("{name}:1"), name: None };
+            let peer = |name: &&str| Peer::at(format!("{name}:1"), None);
             let peers = names.iter().map(peer).collect();
             Arc::new(FoundPeers { peers, problem: None, is_known: true })
         };
@@ -437,5 +515,42 @@ mod tests {
             let counted = timeout(LOOK_LIMIT, counted).await.expect("in time").expect("it runs");
             assert_eq!(counted.name, "strait-a");
         }
+    }
+
+    #[test]
+    fn each_problem_is_reported_once_and_its_end_too() {
+        let mut reported = None;
+        let mut next = |problem: Option<&str>| next_report(&mut reported, problem.map(Into::into));
+        assert_eq!(next(None), None);
+        assert_eq!(next(Some("forbidden")), Some(Some("forbidden".into())));
+        assert_eq!(next(Some("forbidden")), None);
+        assert_eq!(next(Some("no CA")), Some(Some("no CA".into())));
+        assert_eq!(next(None), Some(None));
+        assert_eq!(next(None), None);
+    }
+
+    #[test]
+    fn proven_names_replace_those_of_pods_and_end_with_the_pod() {
+        let found = |pod: &str| {
+            let address = |digit: u8| format!("10.0.0.{digit}:15012");
+            [Peer::at(address(2), Some(pod.into())), Peer::at(address(9), None)]
+        };
+        let labels = |proven: &ProvenPeers, found: &[Peer]| {
+            let others = proven.others(found).into_iter();
+            others.map(|peer| peer.label().to_owned()).collect::<Vec<_>>()
+        };
+        let mut proven = ProvenPeers::default();
+        let before = found("strait-1");
+        assert_eq!(labels(&proven, &before), ["strait-1", "10.0.0.9:15012"]);
+        proven.learn(&before[0], Some("west"), &before);
+        proven.learn(&before[1], None, &before);
+        assert_eq!(labels(&proven, &before), ["west"], "without this process");
+        let west = &proven.others(&before)[0];
+        assert!(west.is_called("west") && west.is_called("strait-1") && !west.is_called("strait"));
+        // Another pod has the same address.
+        let after = found("strait-2");
+        assert_eq!(labels(&proven, &after), ["strait-2"]);
+        proven.learn(&after[0], Some("east"), &after);
+        assert_eq!(proven.names.len(), 1, "the previous pod is forgotten");
     }
 }

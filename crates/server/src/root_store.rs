@@ -15,11 +15,13 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tracing::warn;
 
+use super::config_client::ConfigClient;
 use super::kube_secret::{self, KubeSecret};
 use super::root_witness::{LateWitness, ReplicaReport, ReplicaReports};
 use strait_base::{codes, durable};
-use strait_identity::{RootLedger, RootRecords, RootStep, ServerIdentity, assumed_records};
-use strait_kube_client::{Access, ApiClient};
+use strait_identity::{
+    ReplicaId, RootLedger, RootRecords, RootStep, ServerIdentity, assumed_records,
+};
 use strait_sources::registry::kube::{ROOTS_MAPS, written_roots};
 
 /// Name of the Secret in the system namespace, and its only key.
@@ -48,18 +50,18 @@ struct StoredRoots {
 pub(super) struct RootStore {
     file: Option<PathBuf>,
     /// The config cluster and its system namespace.
-    secret: Option<(watch::Receiver<Access>, String)>,
-    /// Name of this replica.
+    secret: Option<(ConfigClient, String)>,
+    /// Name of this process.
     us: String,
 }
 
 impl RootStore {
     pub(super) fn new(
         state_dir: Option<&std::path::Path>,
-        secret: Option<(watch::Receiver<Access>, String)>,
+        secret: Option<(ConfigClient, String)>,
+        replica: &ReplicaId,
     ) -> Self {
-        let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "strait".to_owned());
-        let us = format!("{host}_{:016x}", rand::random::<u64>());
+        let us = replica.of_process();
         Self { file: state_dir.map(|folder| folder.join(FILE)), secret, us }
     }
 
@@ -93,8 +95,8 @@ impl RootStore {
     /// `wait`. Empty if they cannot be read.
     pub(super) async fn written_in_namespace(&self, wait: Duration) -> RootRecords {
         let read = async {
-            let (access, namespace) = self.secret.as_ref()?;
-            let client = ApiClient::new(&access.borrow()).ok()?;
+            let (client, namespace) = self.secret.as_ref()?;
+            let client = client.get().ok()?;
             let mut records = RootRecords::new();
             for name in ROOTS_MAPS {
                 let path = format!("/api/v1/namespaces/{namespace}/configmaps/{name}");
@@ -223,8 +225,8 @@ impl RootStore {
     }
 
     async fn read(&self) -> Result<Option<(StoredRoots, String)>, String> {
-        let Some((access, namespace)) = &self.secret else { return Ok(None) };
-        let client = ApiClient::new(&access.borrow()).map_err(|error| error.to_string())?;
+        let Some((client, namespace)) = &self.secret else { return Ok(None) };
+        let client = client.get().map_err(|error| error.to_string())?;
         let secret = KubeSecret::get(&client, namespace, NAME).await;
         let Some(secret) = secret.map_err(|error| self.fault(&error))? else { return Ok(None) };
         let text = secret.part(KEY).and_then(Result::ok).unwrap_or_default();
@@ -234,8 +236,8 @@ impl RootStore {
     }
 
     async fn write(&self, wanted: &StoredRoots, version: Option<String>) -> Result<(), String> {
-        let Some((access, namespace)) = &self.secret else { return Ok(()) };
-        let client = ApiClient::new(&access.borrow()).map_err(|error| error.to_string())?;
+        let Some((client, namespace)) = &self.secret else { return Ok(()) };
+        let client = client.get().map_err(|error| error.to_string())?;
         let text = serde_json::to_vec(wanted).map_err(|error| error.to_string())?;
         let part = (KEY, &*text);
         let written = kube_secret::write(&client, namespace, NAME, part, version.as_deref()).await;
@@ -247,6 +249,9 @@ impl RootStore {
     }
 
     fn fault(&self, error: &impl std::fmt::Display) -> String {
+        if let Some((client, _)) = &self.secret {
+            client.reconnect();
+        }
         let namespace = self.secret.as_ref().map(|(_, namespace)| namespace.as_str());
         format!("Secret {}/{NAME} of the config cluster: {error}", namespace.unwrap_or_default())
     }

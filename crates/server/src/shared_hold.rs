@@ -13,9 +13,10 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
+use super::config_client::ConfigClient;
 use super::kube_secret::{self, KubeSecret};
 use strait_base::codes;
-use strait_kube_client::{Access, ApiClient, Patch};
+use strait_kube_client::{ApiClient, Patch};
 use strait_mesh::hold::{
     ConfigurationHold, HoldChange, HoldMark, HoldRequest, HoldRequests, HoldSharing, HoldState,
     PARTS_MAX, SharedHold, milliseconds, pack, unpack,
@@ -35,7 +36,7 @@ const RETRY: Duration = Duration::from_secs(5);
 /// Access to the Secrets.
 #[derive(Debug, Clone)]
 pub(super) struct SharedHoldStore {
-    pub(super) access: watch::Receiver<Access>,
+    pub(super) client: ConfigClient,
     /// The system namespace.
     pub(super) namespace: String,
 }
@@ -64,7 +65,7 @@ fn content(secret: &KubeSecret) -> Result<Vec<u8>, String> {
 
 impl SharedHoldStore {
     fn client(&self) -> Result<ApiClient, String> {
-        ApiClient::new(&self.access.borrow()).map_err(|error| error.to_string())
+        self.client.get().map_err(|error| error.to_string())
     }
 
     async fn secret(&self, name: &str) -> Result<Option<KubeSecret>, String> {
@@ -73,6 +74,7 @@ impl SharedHoldStore {
     }
 
     fn fault(&self, name: &str, fact: &impl std::fmt::Display) -> String {
+        self.client.reconnect();
         format!("Secret {}/{name} of the config cluster: {fact}", self.namespace)
     }
 

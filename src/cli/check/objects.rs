@@ -15,9 +15,9 @@ pub(super) const CATEGORY: &str = "config";
 /// Maximum number of listed proxies per Envoy version.
 const NAMED_MAX: usize = 3;
 /// The codes of reasons that are problems: access is not restricted as it seems to be, a policy cannot have the effect that it
-/// states, an object with an error keeps its last valid version or loses a part, or objects are withheld from proxies. Other
-/// reasons are notes: `strait check config` prints them with the state of each object.
-const PROBLEMS: [&Code; 21] = [
+/// states, an object with an error keeps its last valid version or loses a part, proxies answer requests with an error, or
+/// objects are withheld from proxies. Other reasons are notes: `strait check config` prints them with the state of each object.
+const PROBLEMS: [&Code; 26] = [
     &codes::ACCESS_UNREADABLE,
     &codes::ACCESS_PARTLY,
     &codes::ACCESS_NO_EFFECT,
@@ -36,6 +36,11 @@ const PROBLEMS: [&Code; 21] = [
     &codes::ROUTE_REFUSED,
     &codes::MATCH_REFUSED,
     &codes::DESTINATION_INVALID,
+    &codes::DESTINATION_UNKNOWN,
+    &codes::DESTINATION_HIDDEN,
+    &codes::DESTINATION_PORT,
+    &codes::SUBSET_UNKNOWN,
+    &codes::GRANT_MISSING,
     &codes::TRAFFIC_VALUE,
     &codes::FOREIGN_BYTES,
     &codes::ROUTES_SURPLUS,
@@ -135,7 +140,7 @@ mod tests {
             (state("VirtualService", "inForce", &[]), vec![]),
             (
                 state("VirtualService", "partly", &["STR1041"]),
-                vec!["~STR1041 VirtualService/shop/a"],
+                vec!["STR1041 VirtualService/shop/a"],
             ),
             (
                 state("DestinationRule", "shadowed", &["STR1046"]),

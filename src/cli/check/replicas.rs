@@ -13,7 +13,7 @@ pub(super) fn findings(answer: &Value) -> Vec<Value> {
     let found = missing.map(|row| {
         let object = format!("replica/{}", text(&row["name"]));
         let (address, reason) = (text(&row["address"]), text(&row["reason"]));
-        problem("process", code, object, format!("{address} does not answer: {reason}"))
+        problem("process", code, object, format!("responses lack it ({address}): {reason}"))
     });
     let mut found: Vec<Value> = found.collect();
     if let (Some(reason), []) = (answer["problem"].as_str(), &*found) {
@@ -38,7 +38,7 @@ mod tests {
         let found = findings(&answer);
         assert_eq!(found.len(), 1);
         assert_eq!(found[0]["object"], "replica/strait-c");
-        assert_eq!(found[0]["fact"], "10.0.0.3:15012 does not answer: refused");
+        assert_eq!(found[0]["fact"], "responses lack it (10.0.0.3:15012): refused");
         assert!(findings(&Value::Null).is_empty(), "an older control plane");
         let unknown = findings(&json!({ "problem": "forbidden", "replicas": [] }));
         assert_eq!((unknown.len(), &unknown[0]["object"]), (1, &json!("replicas")));

@@ -30,6 +30,7 @@ pub(super) use self::gateway::NAMESPACE as GATEWAY_NAMESPACE;
 use super::failure::{CommandResult, Exit};
 use super::list::{GetOne, ListArgs, ListedKind};
 use super::output::{self, Cell, Column, OutputStyle, Show, TableLayout, age, items, text, until};
+use strait_base::codes;
 
 /// Show and change member clusters.
 #[derive(Debug, Subcommand)]
@@ -100,9 +101,13 @@ pub(crate) const CLUSTERS: ListedKind = ListedKind {
     },
 };
 
-/// Returns whether a cluster's state is healthy or requested by its operator.
+/// Returns whether a cluster's state is healthy or requested by its operator. A cluster that syncs
+/// is not healthy if its requests fail.
 pub(crate) fn is_well(row: &Value) -> bool {
-    matches!(row["state"].as_str(), Some("live" | "syncing" | "paused" | "draining"))
+    match row["state"].as_str() {
+        Some("syncing") => codes::named(row["reason"].as_str().unwrap_or_default()).is_none(),
+        state => matches!(state, Some("live" | "paused" | "draining")),
+    }
 }
 
 /// Returns the remaining lifetime of the cluster's credential, if it expires.

@@ -52,7 +52,9 @@ impl Stream {
         let resources =
             debug_types::answer(request.type_url, names, &asker, &context, connections, members);
         let mut answer = SideResponse::of(form, request.type_url, self.debug_answers, resources);
-        answer.control_plane = Some(debug_types::control_plane());
+        let port = self.shared.replicas.as_ref();
+        let replica = port.map(|port| port.authenticator.name().clone()).unwrap_or_default();
+        answer.control_plane = Some(debug_types::control_plane(&replica));
         self.debug.push_back(answer);
         Ok(())
     }

@@ -15,13 +15,15 @@ use std::sync::Arc;
 use self::merge::{differing_fields, disagreement, merge};
 use super::PushContext;
 use strait_base::codes;
+use strait_model::mesh_config::MeshConfig;
+use strait_model::policy::Policy;
 use strait_model::{
-    ClusterExports, ClusterId, ExportedService, Hostname, RankedExport, Resolution, SetMember,
-    SharedService, SharedServices, WorkloadKey, WrittenImport, is_set_name,
+    ClusterExports, ClusterId, ExportedService, Hostname, KnownClusters, RankedExport, Resolution,
+    SetMember, SharedService, SharedServices, WorkloadKey, WrittenImport, is_set_name,
 };
 
 /// The inputs of [`shared_services`] other than the mesh.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SharingInputs {
     /// Whether clusters must export every service that is not local to its cluster.
     pub auto_export: bool,
@@ -31,6 +33,70 @@ pub struct SharingInputs {
     pub removals_certain: bool,
     /// Clusters with a Secret that cannot be used. They are members with unknown exports.
     pub unusable: BTreeSet<ClusterId>,
+}
+
+/// Computes the shared services of each version of the mesh, and skips the computation if none of
+/// its inputs has changed. Most versions change only endpoints.
+#[derive(Debug, Default)]
+pub struct SharedServicesCache(Option<ComputedFrom>);
+
+/// The inputs of a computation, as far as versions of the mesh contain them.
+#[derive(Debug)]
+struct ComputedFrom {
+    inputs: SharingInputs,
+    clusters: Arc<KnownClusters>,
+    policy: Arc<Policy>,
+    exports: BTreeMap<ClusterId, ClusterExports>,
+    /// With automatic exports: the mesh config, and [`PushContext::definitions`].
+    definitions: Option<(Arc<MeshConfig>, u64)>,
+}
+
+impl SharedServicesCache {
+    /// Returns the shared services of this version, or `None` if they equal the result of the
+    /// previous call.
+    pub fn changed(
+        &mut self,
+        context: &PushContext,
+        inputs: &SharingInputs,
+    ) -> Option<SharedServices> {
+        if self.0.as_ref().is_some_and(|last| last.is_valid(context, inputs)) {
+            return None;
+        }
+        let exports = context.facts.iter().map(|(id, facts)| (id.clone(), facts.exports.clone()));
+        self.0 = Some(ComputedFrom {
+            inputs: inputs.clone(),
+            clusters: Arc::clone(&context.clusters),
+            policy: Arc::clone(&context.policy),
+            exports: exports.collect(),
+            definitions: inputs
+                .auto_export
+                .then(|| (Arc::clone(&context.mesh), context.definitions)),
+        });
+        Some(shared_services(context, inputs))
+    }
+}
+
+impl ComputedFrom {
+    /// Returns whether a computation from these inputs would have the same result.
+    fn is_valid(&self, context: &PushContext, inputs: &SharingInputs) -> bool {
+        let has_same_exports = self.exports.len() == context.facts.len()
+            && self.exports.iter().zip(&context.facts).all(|((known, exports), (id, facts))| {
+                known == id && exports.is_same(&facts.exports)
+            });
+        let has_same_definitions = self.definitions.as_ref().is_none_or(|(mesh, definitions)| {
+            Arc::ptr_eq(mesh, &context.mesh) && *definitions == context.definitions
+        });
+        // Later, the creation time of an export may no longer be in the future.
+        let now = self.inputs.now;
+        let is_future =
+            |exports: &ClusterExports| exports.exports.values().any(|export| now < export.created);
+        SharingInputs { now, ..inputs.clone() } == self.inputs
+            && Arc::ptr_eq(&self.clusters, &context.clusters)
+            && Arc::ptr_eq(&self.policy, &context.policy)
+            && has_same_exports
+            && has_same_definitions
+            && !self.exports.values().any(is_future)
+    }
 }
 
 /// Returns the services that are shared in this version of the mesh.

@@ -36,10 +36,13 @@ use super::sources::{Sources, SourcesState};
 use crate::replica_state;
 use crate::replicas::{OtherReplicas, Peer, PeerAnswer, PeerRequest};
 use strait_ads::replicas::ReplicaConnection;
+use strait_base::bounded::head;
 use strait_kube_client::percent_encode;
 
 /// Header that names the replicas that did not respond.
 pub(super) const MISSING: &str = "strait-missing-replicas";
+/// Header with the reason for one of these replicas: `NAME: REASON`.
+const REASON: &str = "strait-missing-reason";
 /// Header with the number of replicas whose responses were merged.
 const REPLICAS: &str = "strait-replicas";
 /// Maximum time that other replicas may take longer than this one.
@@ -48,6 +51,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const HEAD_LIMIT: Duration = Duration::from_secs(10);
 /// Maximum lifetime of a replica's connection, which carries one request.
 const LIFE: Duration = Duration::from_secs(60);
+/// Maximum length of a reason in a header, in bytes.
+const REASON_MAX: usize = 300;
 /// Path at which a replica lists its streams that a name matches, for other replicas.
 const STREAMS: &str = "/replica/streams";
 
@@ -154,7 +159,7 @@ impl AnswerOfAll {
             if name == replicas.name() {
                 return Ok(self.next.run(asked.request).await);
             }
-            let peer = others.iter().find(|peer| peer.label() == name);
+            let peer = others.iter().find(|peer| peer.is_called(&name));
             let peer = peer.ok_or_else(|| unknown_replica(&replicas, &others, &name))?;
             return forward(&replicas, peer, asked.to_peer()).await;
         }
@@ -165,8 +170,9 @@ impl AnswerOfAll {
         match rule {
             MergeRule::Replicas => {
                 let ping = PeerRequest::get("/debug/replicas");
-                let gathered =
-                    gather(&replicas, others.clone(), ping, std::future::ready(())).await.1;
+                let nothing = std::future::ready(());
+                let ((), mut gathered) = gather(&replicas, others.clone(), ping, nothing).await;
+                gathered.require_success();
                 Ok(list(&replicas, &others, &gathered))
             }
             MergeRule::Local => Ok(self.next.run(asked.request).await),
@@ -187,7 +193,7 @@ impl AnswerOfAll {
             if replica == replicas.name() {
                 return Ok(self.next.run(asked.with("proxy", key)?.request).await);
             }
-            if let Some(peer) = others.iter().find(|peer| peer.label() == replica) {
+            if let Some(peer) = others.iter().find(|peer| peer.is_called(replica)) {
                 let request = asked.with("proxy", key)?.to_peer();
                 return forward(&replicas, peer, request).await;
             }
@@ -195,8 +201,9 @@ impl AnswerOfAll {
         let question = PeerRequest::get(&format!("{STREAMS}?proxy={}", percent_encode(&name)));
         let mut found = named(&self.sources.connections, &name);
         let nothing = std::future::ready(());
-        let ((), gathered) = gather(&replicas, others, question, nothing).await;
-        for (_, answer) in gathered.answers.iter().filter(|(_, one)| one.status == StatusCode::OK) {
+        let ((), mut gathered) = gather(&replicas, others, question, nothing).await;
+        gathered.require_success();
+        for (_, answer) in &gathered.answers {
             let rows: Vec<Value> = serde_json::from_slice(&answer.body).unwrap_or_default();
             found.extend(rows.iter().map(|row| of_row(row, &answer.replica)));
         }
@@ -229,6 +236,7 @@ impl AnswerOfAll {
             name_missing(&mut local, &gathered);
             return Ok(local);
         }
+        gathered.require_success();
         let body = to_bytes(local.into_body(), usize::MAX).await;
         let body = body.map_err(|_| unreadable(replicas.name()))?;
         let mut change: Value =
@@ -239,9 +247,17 @@ impl AnswerOfAll {
             let Some(seq) = number_of(&change, listed) else { continue };
             let request = PeerRequest::get(&format!("/debug/events?seq={seq}"));
             let asking = timeout(PATIENCE, replicas.ask(&peer, request)).await;
-            let Ok(Ok(whole)) = asking else { continue };
-            let whole = serde_json::from_slice(&whole.body).unwrap_or_default();
-            add_change(&mut change, &whole, &answer.replica);
+            let reason = match asking {
+                Ok(Ok(whole)) if whole.status == StatusCode::OK => {
+                    let whole = serde_json::from_slice(&whole.body).unwrap_or_default();
+                    add_change(&mut change, &whole, &answer.replica);
+                    continue;
+                }
+                Ok(Ok(refusal)) => refusal_text(&refusal),
+                Ok(Err(reason)) => reason,
+                Err(_) => late(),
+            };
+            gathered.missing.push(MissingReplica { peer, reason });
         }
         if !gathered.missing.is_empty() {
             change["missingReplicas"] = json!(names(&gathered));
@@ -268,6 +284,7 @@ impl AnswerOfAll {
             name_missing(&mut local, &gathered);
             return Ok(local);
         }
+        gathered.require(|status| matches!(status, StatusCode::OK | StatusCode::NOT_FOUND));
         let (parts, body) = local.into_parts();
         let body = to_bytes(body, usize::MAX).await.map_err(|_| unreadable(replicas.name()))?;
         let own = (replicas.name().to_owned(), body);
@@ -326,8 +343,7 @@ async fn gather<T>(
     let now = std::time::Instant::now();
     let (silent, mut waiting): (Vec<_>, Vec<_>) =
         others.into_iter().partition(|peer| replicas.is_silent(peer, now));
-    let late = format!("it did not answer within {} s", PATIENCE.as_secs());
-    let as_late = |peer| MissingReplica { peer, reason: late.clone() };
+    let as_late = |peer| MissingReplica { peer, reason: late() };
     gathered.missing.extend(silent.into_iter().map(as_late));
     let mut asking = JoinSet::new();
     for peer in waiting.clone() {
@@ -345,14 +361,8 @@ async fn gather<T>(
         let is_silent = answer.is_err() && now.elapsed() >= PATIENCE / 2;
         replicas.note(&peer, is_silent, std::time::Instant::now());
         match answer {
-            // The replica does not have the object, which is a complete response.
-            Ok(answer) if matches!(answer.status, StatusCode::OK | StatusCode::NOT_FOUND) => {
-                gathered.answers.push((peer, answer));
-            }
-            Ok(answer) => {
-                let reason = error_text(&answer);
-                gathered.missing.push(MissingReplica { peer, reason });
-            }
+            Ok(answer) => gathered.answers.push((peer, answer)),
+            Err(_) if replicas.is_this_process(&peer) => {}
             Err(reason) => gathered.missing.push(MissingReplica { peer, reason }),
         }
     }
@@ -366,10 +376,34 @@ async fn gather<T>(
     (local, gathered)
 }
 
-fn error_text(answer: &PeerAnswer) -> String {
+impl PeerAnswers {
+    /// Moves the responses with any other status to the missing ones, with the reason that the
+    /// replica gave.
+    fn require(&mut self, is_complete: impl Fn(StatusCode) -> bool) {
+        let (complete, refused): (Vec<_>, Vec<_>) =
+            self.answers.drain(..).partition(|(_, answer)| is_complete(answer.status));
+        self.answers = complete;
+        self.missing.extend(refused.into_iter().map(|(peer, answer)| {
+            let reason = refusal_text(&answer);
+            MissingReplica { peer, reason }
+        }));
+        self.missing.sort_by(|one, other| one.peer.label().cmp(other.peer.label()));
+    }
+
+    fn require_success(&mut self) {
+        self.require(|status| status == StatusCode::OK);
+    }
+}
+
+fn late() -> String {
+    format!("it did not answer within {} s", PATIENCE.as_secs())
+}
+
+/// Describes a response of another replica that is not a success.
+fn refusal_text(answer: &PeerAnswer) -> String {
     let value: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
-    let text = value["error"].as_str().map(ToOwned::to_owned);
-    text.unwrap_or_else(|| format!("it answered {}", answer.status))
+    let text = value["error"].as_str().map(|text| format!(": {text}"));
+    format!("it answered {}{}", answer.status, text.unwrap_or_default())
 }
 
 fn names(gathered: &PeerAnswers) -> Vec<String> {
@@ -384,6 +418,13 @@ fn name_missing(response: &mut Response, gathered: &PeerAnswers) {
     {
         response.headers_mut().insert(MISSING, value);
     }
+    for MissingReplica { peer, reason } in &gathered.missing {
+        let is_plain = |c: &char| c.is_ascii() && !c.is_ascii_control();
+        let text: String = format!("{}: {reason}", peer.label()).chars().filter(is_plain).collect();
+        if let Ok(value) = HeaderValue::from_str(head(&text, REASON_MAX)) {
+            response.headers_mut().append(REASON, value);
+        }
+    }
 }
 
 fn passed_on(answer: PeerAnswer) -> Response {
@@ -395,10 +436,12 @@ fn first_found(mut local: Response, mut gathered: PeerAnswers) -> Response {
     if local.status() != StatusCode::NOT_FOUND {
         return local;
     }
-    let mut answers = std::mem::take(&mut gathered.answers).into_iter().map(|(_, answer)| answer);
-    if let Some(found) = answers.find(|answer| answer.status == StatusCode::OK) {
-        return passed_on(found);
+    let mut answers = std::mem::take(&mut gathered.answers);
+    if let Some(at) = answers.iter().position(|(_, answer)| answer.status == StatusCode::OK) {
+        return passed_on(answers.swap_remove(at).1);
     }
+    gathered.answers = answers;
+    gathered.require(|status| status == StatusCode::NOT_FOUND);
     name_missing(&mut local, &gathered);
     local
 }
@@ -420,7 +463,7 @@ fn list(replicas: &OtherReplicas, others: &[Peer], gathered: &PeerAnswers) -> Re
     let mut rows = vec![json!({ "name": replicas.name(), "state": "self" })];
     // A name may have become known with the last response.
     let known = replicas.others();
-    for peer in others {
+    for peer in others.iter().filter(|peer| !replicas.is_this_process(peer)) {
         let missing = gathered.missing.iter().find(|one| one.peer.address == peer.address);
         let name = known.iter().find(|one| one.address == peer.address).unwrap_or(peer).label();
         rows.push(match missing {
@@ -501,5 +544,40 @@ pub(super) async fn serve(
                 debug!(replica = %stream.peer, %error, "a connection of a replica ended with an error");
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusal_of_a_replica_is_reported_with_its_answer() {
+        let answer = |name: &str, status: StatusCode, body: &'static str| {
+            let peer =
+                Peer { address: format!("{name}:15012"), pod: None, name: Some(name.into()) };
+            let body = Bytes::from_static(body.as_bytes());
+            (peer, PeerAnswer { replica: name.into(), status, body })
+        };
+        let answers = vec![
+            answer("strait-a", StatusCode::OK, "[]"),
+            answer("strait-d", StatusCode::FORBIDDEN, r#"{ "error": "no, \u00fc, thanks" }"#),
+            answer("strait-b", StatusCode::NOT_FOUND, ""),
+            answer("strait-c", StatusCode::BAD_REQUEST, "?"),
+        ];
+        let mut gathered = PeerAnswers { answers, missing: Vec::new() };
+        gathered.require(|status| matches!(status, StatusCode::OK | StatusCode::NOT_FOUND));
+        let mut response = StatusCode::OK.into_response();
+        name_missing(&mut response, &gathered);
+        assert_eq!(response.headers()[MISSING], "strait-c,strait-d");
+        let reasons: Vec<_> = response.headers().get_all(REASON).into_iter().collect();
+        assert_eq!(
+            reasons,
+            [
+                "strait-c: it answered 400 Bad Request",
+                "strait-d: it answered 403 Forbidden: no, , thanks"
+            ]
+        );
+        assert_eq!(gathered.answers.len(), 2);
     }
 }

@@ -1,6 +1,8 @@
 use tokio::sync::watch;
 
 use super::*;
+use crate::config_client::ConfigClient;
+use strait_identity::ReplicaId;
 use strait_kube_client::{Access, ApiCredential, Loopback, Redacted};
 use strait_sim::{Fault, Options, SimCluster};
 
@@ -16,10 +18,10 @@ async fn both_reads_start_before_either_completes() {
         proxy: None,
     };
     sim.fault(Fault::Hang);
-    let access = watch::channel(access).1;
+    let client = ConfigClient::new(watch::channel(access).1);
     let namespace = "strait-system".to_owned();
-    let hold = SharedHoldStore { access: access.clone(), namespace: namespace.clone() };
-    let roots = RootStore::new(None, Some((access, namespace)));
+    let hold = SharedHoldStore { client: client.clone(), namespace: namespace.clone() };
+    let roots = RootStore::new(None, Some((client, namespace)), &ReplicaId::default());
     let tasks = Supervisor::new();
     // Sequential reads would never reach the second one.
     let wait = Duration::from_secs(3600);

@@ -5,7 +5,8 @@
 //! previous token stays in use until it expires. A task ends when no member uses its token.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::{Notify, watch};
@@ -34,8 +35,9 @@ pub struct TokenBook {
     hub: Option<watch::Receiver<Access>>,
     tasks: Supervisor,
     entries: Arc<Mutex<BTreeMap<TokenKey, TokenEntry>>>,
-    /// The AWS credentials of each identity, with the settings that they were created for.
-    sessions: Mutex<BTreeMap<Arc<str>, Arc<AwsSession>>>,
+    /// The AWS credentials of each identity in use, with the settings that they were created for.
+    /// The tasks own them.
+    sessions: Mutex<BTreeMap<Arc<str>, Weak<AwsSession>>>,
 }
 
 /// An identity's name, and the parameter of its token: an audience, or a cluster's name in the cloud.
@@ -84,9 +86,11 @@ impl TokenBook {
                 }
                 let session = {
                     let mut sessions = lock(&self.sessions);
-                    let known = sessions.get(&identity.name).filter(|known| known.is_of(aws));
-                    let session = known.cloned().unwrap_or_else(|| AwsSession::new(aws.clone()));
-                    sessions.insert(Arc::clone(&identity.name), Arc::clone(&session));
+                    sessions.retain(|_, session| session.strong_count() > 0);
+                    let known = sessions.get(&identity.name).and_then(Weak::upgrade);
+                    let known = known.filter(|known| known.is_of(aws));
+                    let session = known.unwrap_or_else(|| AwsSession::new(aws.clone()));
+                    sessions.insert(Arc::clone(&identity.name), Arc::downgrade(&session));
                     session
                 };
                 (cluster.to_owned(), TokenSource::Eks { session, cluster: cluster.to_owned() })
@@ -168,7 +172,7 @@ impl TokenTask {
         let mut again = AGAIN;
         loop {
             let began = Instant::now();
-            let obtained = timeout(LIMIT, self.source.obtain()).await;
+            let obtained = self.meanwhile(timeout(LIMIT, self.source.obtain())).await;
             let obtained =
                 obtained.unwrap_or_else(|_| Err(format!("no answer within {} s", LIMIT.as_secs())));
             let pause = match obtained {
@@ -186,7 +190,7 @@ impl TokenTask {
                     again.pause(rand::random())
                 }
             };
-            self.wait(began, began + pause).await;
+            self.meanwhile(self.wait(began, began + pause)).await;
         }
     }
 
@@ -211,33 +215,39 @@ impl TokenTask {
         pause
     }
 
-    /// Waits for the next request: until its time, or until a server refuses the token. Drops a
-    /// token that expires in the meantime.
+    /// Waits for the next request: until its time, or until a server refuses the token.
     async fn wait(&self, began: Instant, until: Instant) {
-        loop {
-            let expired_at = self.state.borrow().expires.map(|expires| {
-                Instant::now() + expires.duration_since(SystemTime::now()).unwrap_or_default()
-            });
-            let expires_first = expired_at.filter(|at| *at < until);
-            let has_token = self.state.borrow().token.is_some();
+        tokio::select! {
+            () = sleep_until(until) => {}
+            () = self.refused.notified() => sleep_until((began + FORCED_INTERVAL).min(until)).await,
+        }
+    }
+
+    /// Runs `work`, and drops the token if it expires in the meantime.
+    async fn meanwhile<T>(&self, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        let expires = {
+            let state = self.state.borrow();
+            state.expires.filter(|_| state.token.is_some())
+        };
+        if let Some(expires) = expires {
+            let left = expires.duration_since(SystemTime::now()).unwrap_or_default();
             tokio::select! {
-                () = sleep_until(until) => return,
-                () = sleep_until(expires_first.unwrap_or(until)), if expires_first.is_some() && has_token => {
+                done = &mut work => return done,
+                () = sleep_until(Instant::now() + left) => {
                     self.state.send_modify(|state| state.token = None);
-                }
-                () = self.refused.notified() => {
-                    sleep_until((began + FORCED_INTERVAL).min(until)).await;
-                    return;
                 }
             }
         }
+        work.await
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::members::ServerPattern;
+    use crate::members::{AwsCredentials, AwsIdentity, ServerPattern};
+    use strait_kube_client::Redacted;
 
     fn identity(path: &std::path::Path) -> MemberIdentity {
         MemberIdentity {
@@ -296,5 +306,57 @@ mod tests {
         let of = |kind| MemberIdentity { kind, ..identity(std::path::Path::new("/t")) };
         let refused = book.feed(&of(IdentityKind::Unavailable("google")), "a", "a");
         assert!(refused.expect_err("not available").contains("type google"));
+    }
+
+    #[tokio::test]
+    async fn token_that_expires_during_a_request_is_dropped() {
+        let (state, receiver) = watch::channel(IssuedToken {
+            token: Some(Redacted::new("canary".to_owned())),
+            expires: Some(SystemTime::now() + Duration::from_millis(50)),
+            ..IssuedToken::default()
+        });
+        let task = TokenTask {
+            key: ("file".into(), String::new()),
+            source: TokenSource::File("/none".into()),
+            state,
+            refused: Arc::default(),
+            entries: Arc::default(),
+        };
+        let feed = TokenFeed::new("file".into(), receiver, Arc::default());
+        tokio::select! {
+            () = task.meanwhile(std::future::pending()) => panic!("it never completes"),
+            () = until(&feed, |state| state.token.is_none()) => {}
+        }
+        assert_eq!(task.meanwhile(std::future::ready(7)).await, 7);
+    }
+
+    #[tokio::test]
+    async fn credentials_of_an_unused_identity_are_forgotten() {
+        let tasks = Supervisor::new();
+        let book = TokenBook::new(None, &tasks);
+        let of = |name: &str| MemberIdentity {
+            name: name.into(),
+            kind: IdentityKind::Aws(AwsIdentity {
+                region: "eu-central-1".into(),
+                credentials: Some(AwsCredentials::WebIdentity {
+                    role: "arn:aws:iam::1:role/x".into(),
+                    token_file: "/none".into(),
+                    lifetime: Duration::from_secs(3600),
+                }),
+                assume_role: None,
+                endpoint: None,
+                roots: None,
+            }),
+            ..identity(std::path::Path::new("/t"))
+        };
+        let feed = book.feed(&of("one"), "a", "a").expect("a feed");
+        drop(feed);
+        while tasks.running() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let _other = book.feed(&of("two"), "b", "b").expect("a feed");
+        let _same = book.feed(&of("two"), "c", "c").expect("a feed");
+        let sessions = lock(&book.sessions);
+        assert_eq!(sessions.keys().map(|name| &**name).collect::<Vec<_>>(), ["two"]);
     }
 }

@@ -3,8 +3,9 @@
 use super::*;
 use crate::push::event_loop::{MeshEvent, MeshState};
 use crate::testing::settings;
+use strait_model::policy::Policy;
 use strait_model::registry::{Epoch, RegistryUpdate, ShardChange};
-use strait_model::testing::{labels, member, removed, service, shard};
+use strait_model::testing::{endpoint, labels, member, removed, service, shard};
 use strait_model::{
     ClusterFacts, ExportedPort, IpFamily, KnownCluster, KnownClusters, Labels, RawService,
 };
@@ -336,4 +337,63 @@ fn changed_export_alone_creates_a_version() {
     assert!(changes.is_empty(), "no proxy is affected");
     let shared = shared_services(&context, &SharingInputs { now: NOW, ..SharingInputs::default() });
     assert_eq!(shared.services[&web()].exports[0].age, MARCH + 1);
+}
+
+#[test]
+fn services_are_merged_again_only_if_an_export_a_member_or_the_policy_changed() {
+    let mut set = Set::new()
+        .knows("east", 1)
+        .exports("east", exported(MARCH, plain()))
+        .exports("west", exported(MARCH + 1, plain()));
+    let mut cache = SharedServicesCache::default();
+    let usual = SharingInputs { now: NOW, ..SharingInputs::default() };
+    let mut changes = |set: &mut Set, inputs: &SharingInputs| {
+        set.shared();
+        let context = set.context.clone().expect("a version");
+        let changed = cache.changed(&context, inputs);
+        let expected = shared_services(&context, inputs);
+        assert!(changed.as_ref().is_none_or(|changed| *changed == expected));
+        (context.version, changed.is_some())
+    };
+    let (first, is_new) = changes(&mut set, &usual);
+    assert!(is_new);
+    // Each of these versions changes an endpoint, and the last one a pod's readiness too.
+    let exports = set.context.as_ref().expect("a version").facts.clone();
+    for number in 0..50_u8 {
+        set.epoch += 1;
+        let endpoints = vec![endpoint(&format!("10.0.0.{number}"))];
+        let mut update = shard("east", set.epoch).with(service("web.ns"), endpoints).built();
+        if let ShardChange::Reset(contents) = &mut update.change {
+            let mut facts = exports[&ClusterId::from("east")].clone();
+            facts.unready.insert(WorkloadKey::new("ns", format!("pod-{number}")));
+            contents.facts = Some(facts);
+        }
+        set.mesh.apply(MeshEvent::Registry(update));
+        assert!(!changes(&mut set, &usual).1, "endpoint {number}");
+    }
+    let (last, is_new) = changes(&mut set, &SharingInputs { now: NOW + 9, ..usual.clone() });
+    assert!(last >= first + 50 && !is_new, "{first} {last}");
+
+    assert!(changes(&mut set, &SharingInputs { removals_certain: true, ..usual.clone() }).1);
+    assert!(changes(&mut set, &usual).1);
+    set.reports("west", of(Some(exported(NOW + 9, plain())), None));
+    assert!(changes(&mut set, &usual).1, "another export");
+    assert!(
+        changes(&mut set, &SharingInputs { now: NOW + 1, ..usual.clone() }).1,
+        "its creation time may have passed"
+    );
+    set.reports("west", of(None, None));
+    assert!(changes(&mut set, &usual).1, "no export");
+    set = set.knows("west", 2);
+    assert!(changes(&mut set, &usual).1, "another member");
+    let policy = Policy::parse("apiVersion: strait.dev/v1\nkind: Policy\nclusters:\n  west: {exports: {namespaces: [shop]}}\n").expect("a policy");
+    set.mesh.apply(MeshEvent::Policy(Arc::new(policy)));
+    assert!(changes(&mut set, &usual).1, "another policy");
+    let auto = SharingInputs { auto_export: true, ..usual.clone() };
+    assert!(changes(&mut set, &auto).1, "another setting");
+    assert!(!changes(&mut set, &auto).1);
+    set.epoch += 1;
+    let update = shard("east", set.epoch).with(service("other.ns"), vec![]).built();
+    set.mesh.apply(MeshEvent::Registry(update));
+    assert!(changes(&mut set, &auto).1, "another service that is exported automatically");
 }

@@ -164,13 +164,21 @@ enum RawOperation {
 impl RawMetrics {
     /// Parses the overrides, and adds reasons to report to the owner.
     pub(super) fn read(self, path: &str, reasons: &mut Vec<Reason>) -> Vec<MetricsRule> {
-        if let Some(at) = self.providers.iter().position(|one| &*one.name != PROMETHEUS) {
-            let text = "proxies report service metrics only to the provider prometheus";
+        // An entry applies only to its providers, or to the default provider if it names none.
+        let is_prometheus = |one: &RawProvider| &*one.name == PROMETHEUS;
+        let applies = self.providers.is_empty() || self.providers.iter().any(is_prometheus);
+        for (at, _) in self.providers.iter().enumerate().filter(|(_, one)| !is_prometheus(one)) {
+            let text = match applies {
+                true => "proxies report service metrics only to the provider prometheus",
+                false => {
+                    "proxies report service metrics only to the provider prometheus; the entry has no effect"
+                }
+            };
             let path = format!("{path}.providers[{at}].name");
             reasons.push(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, path, text));
-            if self.providers.len() == 1 {
-                return Vec::new();
-            }
+        }
+        if !applies {
+            return Vec::new();
         }
         if self.reporting_interval.is_some() {
             let text = "has no effect: bytes of a connection are counted when it ends";

@@ -313,3 +313,27 @@ fn metrics_that_proxies_cannot_report_have_a_reason_and_change_nothing() {
         assert_eq!(choice.labels(Metric::RequestCount).count(), 0, "{spec}");
     }
 }
+
+#[test]
+fn metrics_entry_applies_only_if_it_names_prometheus_or_no_provider() {
+    for (providers, applies) in [
+        (vec![], true),
+        (vec!["prometheus"], true),
+        (vec!["stackdriver", "prometheus", "mine"], true),
+        (vec!["stackdriver"], false),
+        (vec!["stackdriver", "mine"], false),
+    ] {
+        let named: Vec<_> = providers.iter().map(|name| json!({ "name": name })).collect();
+        let spec = json!({"metrics": [{"providers": named, "overrides": [{"disabled": true}]}]});
+        let (read, reasons) = read("shop", "t", spec);
+        let choice = MetricsChoice::of(read.metrics.iter(), CallEnd::Client);
+        assert_eq!(choice.has(Metric::RequestCount), !applies, "{providers:?}");
+        let unknown = providers.iter().enumerate().filter(|(_, name)| **name != "prometheus");
+        let expected: Vec<_> =
+            unknown.map(|(at, _)| format!("spec.metrics[0].providers[{at}].name")).collect();
+        let paths: Vec<&str> = reasons.iter().map(|reason| &*reason.path).collect();
+        assert_eq!(paths, expected, "{providers:?}");
+        let says_no_effect = |reason: &Reason| reason.text.contains("no effect");
+        assert!(reasons.iter().all(|reason| says_no_effect(reason) != applies), "{reasons:?}");
+    }
+}

@@ -29,7 +29,7 @@ export function clusterLook(cluster) {
 }
 
 /** Whether a cluster is well, by the rule of `strait cluster get` for its exit code. @param {any} cluster */
-export const isWell = (cluster) => ["live", "syncing", "paused", "draining"].includes(cluster.state);
+export const isWell = ({ state, reason }) => (state === "syncing" ? !/^STR\d/.test(reason ?? "") : ["live", "paused", "draining"].includes(state));
 
 /** Codes of endpoints that are withheld on purpose from other networks; `strait check` reports them as notes, not problems. */
 const MEANT = ["STR0404", "STR0407", "STR0413"];

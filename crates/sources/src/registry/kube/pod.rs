@@ -336,27 +336,10 @@ fn workload_name<'a>(
     controller: &'a OwnerReference<'_>,
     label: impl Fn(&str) -> Option<&'a str>,
 ) -> &'a str {
-    let owner = &*controller.name;
-    let without = |hash: &str| owner.strip_suffix(label(hash)?)?.strip_suffix('-');
-    let found = match &*controller.kind {
-        "" => Some(pod),
-        // Created by a Deployment, or by a Rollout of Argo.
-        "ReplicaSet" => {
-            without("pod-template-hash").or_else(|| without("rollouts-pod-template-hash"))
-        }
-        // Created by a DeploymentConfig of OpenShift.
-        "ReplicationController" => label("deploymentconfig"),
-        // Created by a CronJob: the name of each Job ends with the minute or second when it
-        // started.
-        "Job" => owner
-            .rsplit_once('-')
-            .filter(|(_, time)| {
-                (8..=10).contains(&time.len()) && time.bytes().all(|byte| byte.is_ascii_digit())
-            })
-            .map(|(name, _)| name),
-        _ => None,
-    };
-    found.filter(|name| !name.is_empty()).unwrap_or(owner)
+    match &*controller.kind {
+        "" => pod,
+        kind => strait_model::workload_of_controller(kind, &controller.name, label),
+    }
 }
 
 /// A list of pods, the most frequent kind, gathered in the form in which it is stored. Storing the
