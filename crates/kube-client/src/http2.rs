@@ -148,7 +148,8 @@ mod tests {
         let address = listener.local_addr().expect("bound");
         let dial = async {
             let tcp = TcpStream::connect(address).await.expect("connected");
-            Http2Sender::begin(MaybeHttpsStream::Http(TokioIo::new(tcp))).await
+            let io = MaybeHttpsStream::Http(MaybeHttpsStream::Http(TokioIo::new(tcp)));
+            Http2Sender::begin(io).await
         };
         let accept = async {
             let (tcp, _) = listener.accept().await.expect("a connection");

@@ -63,6 +63,7 @@ mod tests {
             tls_server_name: None,
             credential: ApiCredential::Token(Redacted::new(sim.token())),
             loopback: Loopback::Allowed,
+            proxy: None,
         };
         let (changed, access) = watch::channel(access);
         let client = ConfigClient::new(access);

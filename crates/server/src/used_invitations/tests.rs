@@ -33,6 +33,7 @@ fn record_in(sim: &SimCluster) -> UsedInvitations {
         tls_server_name: None,
         credential: ApiCredential::Token(Redacted::new(sim.token())),
         loopback: Loopback::Allowed,
+        proxy: None,
     };
     UsedInvitations::new(Some(watch::channel(access).1), SYSTEM)
 }
