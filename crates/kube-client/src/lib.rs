@@ -1,9 +1,10 @@
 //! List and watch of one Kubernetes API server.
 //!
 //! [`ApiClient::read`] reads one kind of object: `watch.rs` moves bytes, `watch_state.rs` decides
-//! what to request next and when, `backoff.rs` computes delays, `served.rs` chooses the version,
-//! `pool.rs` owns the connections. `lines.rs`, `json.rs` and `protobuf.rs` split the byte stream
-//! into objects; `object.rs`, `text.rs` and `wire.rs` decode them. Invariants:
+//! what to request next and when, `backoff.rs` computes delays, `served.rs` chooses the version.
+//! `pool.rs` owns the connections: `dial.rs` opens them, `tunnel.rs` through proxies, and `http2.rs`
+//! sends requests over them. `lines.rs`, `json.rs` and `protobuf.rs` split the byte stream into
+//! objects; `object.rs`, `text.rs` and `wire.rs` decode them. Invariants:
 //!
 //! - A remote API server is not trusted: every response has a deadline and a size limit, redirects
 //!   are not followed, and address checks apply to the address that is dialled, after DNS
