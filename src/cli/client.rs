@@ -28,7 +28,7 @@ const TOKEN_FILE: &str = "/var/lib/strait/admin-token";
 
 /// Header that names the replicas that the response lacks.
 const MISSING: &str = "strait-missing-replicas";
-/// Header with the reason for one of these replicas: `NAME: REASON`.
+/// Header that says why one replica did not respond: `NAME: REASON`.
 const REASON: &str = "strait-missing-reason";
 /// Replicas that have been reported as missing.
 static REPORTED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());

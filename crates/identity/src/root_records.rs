@@ -129,7 +129,7 @@ pub fn assumed_records(pem: &str) -> RootRecords {
     certificates.into_iter().filter_map(record).collect()
 }
 
-/// A CA of which workloads have no root: its roots, and the roots that workloads have.
+/// Workloads have no root of the CA.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RootConflict {
     /// The roots of the CA.

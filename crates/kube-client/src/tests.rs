@@ -13,6 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
 use super::object::OnlyMeta;
+use super::testing::loopback_access;
 use super::*;
 use strait_base::task::Supervisor;
 use strait_sim::{Family, Fault, Options, Refusal, SimCluster, objects};
@@ -47,14 +48,7 @@ async fn start_with(options: Options) -> SimCluster {
 }
 
 fn client_at(sim: &SimCluster, url: &str) -> ApiClient {
-    let client = ApiClient::new(&Access {
-        server: url.parse().expect("a URI"),
-        ca_pem: Some(sim.certificate_authority().into()),
-        tls_server_name: None,
-        credential: ApiCredential::Token(Redacted::new(sim.token())),
-        loopback: Loopback::Allowed,
-        proxy: None,
-    });
+    let client = ApiClient::new(&loopback_access(url, sim.certificate_authority(), sim.token()));
     client.expect("usable")
 }
 

@@ -51,20 +51,14 @@ mod tests {
     use serde::de::IgnoredAny;
 
     use super::*;
-    use strait_kube_client::{ApiCredential, Loopback, Redacted};
+    use strait_kube_client::testing::loopback_access;
+    use strait_kube_client::{ApiCredential, Redacted};
     use strait_sim::{Options, SimCluster};
 
     #[tokio::test]
     async fn requests_share_a_connection_until_one_fails_or_the_access_changes() {
         let sim = SimCluster::start("config", Options::default()).await.expect("a free port");
-        let access = Access {
-            server: sim.url().parse().expect("a URI"),
-            ca_pem: Some(sim.certificate_authority().into()),
-            tls_server_name: None,
-            credential: ApiCredential::Token(Redacted::new(sim.token())),
-            loopback: Loopback::Allowed,
-            proxy: None,
-        };
+        let access = loopback_access(&sim.url(), sim.certificate_authority(), sim.token());
         let (changed, access) = watch::channel(access);
         let client = ConfigClient::new(access);
         let read = async |client: &ConfigClient| {

@@ -1,6 +1,6 @@
 //! Start of the core: the event loop, and the tasks that resolve and probe gateways for it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -166,12 +166,18 @@ fn gateway_probes(
 
 /// Returns the gateways to probe, each with the SNI of a service behind it, if one exists.
 fn gateways_to_ask(context: &PushContext) -> ProbeTargets {
-    let behind = |network: &NetworkId| {
+    let sni = |network: &NetworkId| {
         let (hostname, port) = service_behind(context, network)?;
         Some(OutboundName::sni(hostname.clone(), port).to_string())
     };
+    // A network may have many gateways, and the search reads its endpoints.
+    let mut found: BTreeMap<&NetworkId, Option<String>> = BTreeMap::new();
     let gateways = context.networks.iter().filter(|gateway| gateway.port != 0);
-    gateways.map(|one| ((one.address, one.port), behind(&one.network))).collect()
+    let with_sni = gateways.map(|gateway| {
+        let sni = found.entry(&gateway.network).or_insert_with_key(|network| sni(network));
+        ((gateway.address, gateway.port), sni.clone())
+    });
+    with_sni.collect()
 }
 
 /// The inputs and the output of [`publish_shared`].

@@ -214,7 +214,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     };
     let inject = webhook.as_ref().map(|(_, local)| *local);
     let replicas =
-        other_replicas(args, &source, config_client, identity.clone(), xds.port(), &tasks);
+        other_replicas(args, &source, config_client.clone(), identity.clone(), xds.port(), &tasks);
     if let Some(state_dir) = &state_path {
         replica_state::take(&replicas.0, state_dir).await;
     }
@@ -253,8 +253,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         certificate_lifetime_max: args.max_certificate_lifetime,
         relay_certificate_lifetime: args.relay_certificate_ttl,
         used_invitations: UsedInvitations::new(
-            source.config_cluster().map(|config_cluster| config_cluster.access),
-            &args.namespace,
+            config_client.clone().map(|client| (client, args.namespace.clone())),
         ),
         tokens_count: !args.require_client_certificate,
         state_dir: state_path,

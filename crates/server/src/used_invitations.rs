@@ -15,14 +15,14 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
-use tokio::sync::watch;
 
+use super::config_client::ConfigClient;
 use super::kube_secret::{self, KubeSecret};
 use strait_base::codes;
 use strait_base::hex;
 use strait_base::lock::lock;
 use strait_base::time::rfc3339;
-use strait_kube_client::{Access, ApiClient, ApiError, Patch};
+use strait_kube_client::{ApiError, Patch};
 use strait_relay::hub::{EnrolmentRefusal, INVITATION_KEY, Invitation};
 
 /// Name of the Secret. The chart's value `rbac.relays` permits to change it.
@@ -34,16 +34,15 @@ const ENTRY_GRACE: Duration = Duration::from_secs(24 * 3600);
 
 /// The record of used invitations.
 pub(super) struct UsedInvitations {
-    /// The access to the config cluster and the system namespace; `None` with `--config-dir`.
-    config_cluster: Option<(watch::Receiver<Access>, String)>,
+    /// The client of the config cluster and the system namespace; `None` with `--config-dir`.
+    config_cluster: Option<(ConfigClient, String)>,
     /// The used invitations, without a config cluster.
     in_memory: Mutex<BTreeSet<[u8; 32]>>,
 }
 
 impl UsedInvitations {
-    /// Creates the record. `access` is that of the config cluster, if there is one.
-    pub(super) fn new(access: Option<watch::Receiver<Access>>, namespace: &str) -> Self {
-        let config_cluster = access.map(|access| (access, namespace.to_owned()));
+    /// Creates the record, in the system namespace of the config cluster if there is one.
+    pub(super) fn new(config_cluster: Option<(ConfigClient, String)>) -> Self {
         Self { config_cluster, in_memory: Mutex::default() }
     }
 
@@ -61,19 +60,22 @@ impl UsedInvitations {
     ) -> Result<(), EnrolmentRefusal> {
         let invalid = |fact: &str| Err(EnrolmentRefusal::new(401, &codes::RELAY_INVITATION, fact));
         let used = || invalid("the invitation was already used");
-        let Some((access, namespace)) = &self.config_cluster else {
+        let Some((config_client, namespace)) = &self.config_cluster else {
             // Strait does not write to the directory. It forgets the invitation when the process ends.
             return if lock(&self.in_memory).insert(invitation.sha256) { Ok(()) } else { used() };
         };
-        let access = access.borrow().clone();
         let failed = |error: &dyn std::fmt::Display| not_recorded(namespace, error);
-        let client = ApiClient::new(&access).map_err(|error| failed(&error))?;
-        let refused = |error: ApiError| refused_by(namespace, &error);
+        let client = config_client.get().map_err(|error| failed(&error))?;
+        let refused = |error: ApiError| {
+            config_client.reconnect();
+            refused_by(namespace, &error)
+        };
         let hash = hex::encode(&invitation.sha256);
         for _ in 0..ATTEMPTS_MAX {
             // The watched Secret may be older than a later invitation.
             let current = KubeSecret::get(&client, member_namespace, member).await;
             let current = current.map_err(|error| {
+                config_client.reconnect();
                 let fact = format!("Secret {member_namespace}/{member} cannot be read: {error}");
                 EnrolmentRefusal::new(503, &codes::RELAY_NOT_READY, fact)
             })?;

@@ -81,7 +81,7 @@ cluster.x-k8s.io/cluster-name (Cluster API), the key `name` (Argo CD), the label
 otherwise the data key. In the native format with several data keys, the annotation is refused, because it
 would name one ID for several clusters.";
 
-    /// A renewal that nobody performs.
+    /// The annotation `strait.dev/self-renew`, if Strait cannot renew the credential.
     SELF_RENEW_UNUSED = "STR0236", "strait.dev/self-renew has no effect",
         "Remove the annotation. Renew the credential with the tool that writes the Secret.", "\
 Strait renews only tokens of service accounts that expire, in kubeconfigs of Secrets in the system namespace

@@ -35,8 +35,8 @@ pub struct SharingInputs {
     pub unusable: BTreeSet<ClusterId>,
 }
 
-/// Computes the shared services of each version of the mesh, and skips the computation if none of
-/// its inputs has changed. Most versions change only endpoints.
+/// Computes the shared services again only if an input has changed. Most versions of the mesh change
+/// only endpoints.
 #[derive(Debug, Default)]
 pub struct SharedServicesCache(Option<ComputedFrom>);
 

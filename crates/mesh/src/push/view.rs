@@ -53,30 +53,26 @@ pub fn is_exported(context: &PushContext, service: &MergedService) -> bool {
 /// Returns a service and its port to which a gateway of `network` forwards a connection, for probes
 /// of the gateway: the first one with an endpoint there that is ready and accepts mTLS.
 ///
-/// A gateway closes connections to a service without such an endpoint, as if it were down.
+/// A gateway closes connections to a service without such an endpoint, like a gateway that fails.
 pub fn service_behind<'a>(
     context: &'a PushContext,
     network: &NetworkId,
 ) -> Option<(&'a Hostname, u16)> {
     let exported = context.services.values().filter(|service| is_exported(context, service));
-    exported.flat_map(|service| service.shards.iter().map(move |shard| (service, shard))).find_map(
-        |(service, shard)| {
-            if !shard.networks().contains(network) {
-                return None;
-            }
-            let serves = |endpoint: EndpointRef<'_>| {
-                endpoint.health == Health::Healthy && endpoint.tls_mode == TlsMode::Istio
-            };
-            let mut serving =
-                shard.iter().filter(|(endpoint, place)| *place == network && serves(*endpoint));
-            // Clusters may name the port differently.
-            serving.find_map(|(endpoint, _)| {
-                let ports = &mut shard.service.ports.iter();
-                let port = ports.find(|port| port.name == *endpoint.port_name)?;
-                (port.protocol != Protocol::Udp).then_some((service.hostname(), port.number))
-            })
-        },
-    )
+    let shards = exported.flat_map(|service| service.shards.iter().map(move |one| (service, one)));
+    shards.filter(|(_, shard)| shard.networks().contains(network)).find_map(|(service, shard)| {
+        let mut serving = shard.iter().filter(|(endpoint, place)| {
+            *place == network
+                && endpoint.health == Health::Healthy
+                && endpoint.tls_mode == TlsMode::Istio
+        });
+        // Clusters may name the port differently.
+        serving.find_map(|(endpoint, _)| {
+            let ports = &mut shard.service.ports.iter();
+            let port = ports.find(|port| port.name == *endpoint.port_name)?;
+            (port.protocol != Protocol::Udp).then_some((service.hostname(), port.number))
+        })
+    })
 }
 
 /// Decides about one endpoint of `service` that `shard` contributes and that is in `network`.

@@ -64,7 +64,7 @@ pub struct RelaySettings {
     pub list: RequestList,
 }
 
-/// Runs a relay until `stop`. It reaches the API server of its cluster with `access`. `ready` is the number of
+/// Runs a relay until `stop`. `access` contains the API server of its cluster. `ready` is the number of
 /// connections on which the hub has said hello.
 ///
 /// # Errors

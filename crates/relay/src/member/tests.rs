@@ -9,9 +9,7 @@ use std::time::{Duration, SystemTime};
 use http::StatusCode;
 use serde_json::{Value, json};
 use strait_base::task::Supervisor;
-use strait_kube_client::{
-    Access, ApiClient, ApiCredential, ApiError, CaBundle, Loopback, Redacted,
-};
+use strait_kube_client::{Access, ApiClient, ApiError, CaBundle, testing::loopback_access};
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
@@ -75,14 +73,7 @@ impl TestRelay {
 }
 
 fn access(api: &FakeApiServer) -> Access {
-    Access {
-        server: api.url.parse().expect("a URL"),
-        ca_pem: Some(api.root.clone().into_bytes()),
-        tls_server_name: None,
-        credential: ApiCredential::Token(Redacted::new("token-of-the-relay".to_owned())),
-        loopback: Loopback::Allowed,
-        proxy: None,
-    }
+    loopback_access(&api.url, &api.root, "token-of-the-relay")
 }
 
 /// Stores a certificate of the hub's CA in the directory of the relay.

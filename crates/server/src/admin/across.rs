@@ -41,7 +41,7 @@ use strait_kube_client::percent_encode;
 
 /// Header that names the replicas that did not respond.
 pub(super) const MISSING: &str = "strait-missing-replicas";
-/// Header with the reason for one of these replicas: `NAME: REASON`.
+/// Header that says why one replica did not respond: `NAME: REASON`.
 const REASON: &str = "strait-missing-reason";
 /// Header with the number of replicas whose responses were merged.
 const REPLICAS: &str = "strait-replicas";

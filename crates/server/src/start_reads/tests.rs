@@ -3,20 +3,13 @@ use tokio::sync::watch;
 use super::*;
 use crate::config_client::ConfigClient;
 use strait_identity::ReplicaId;
-use strait_kube_client::{Access, ApiCredential, Loopback, Redacted};
+use strait_kube_client::testing::loopback_access;
 use strait_sim::{Fault, Options, SimCluster};
 
 #[tokio::test]
 async fn both_reads_start_before_either_completes() {
     let sim = SimCluster::start("config", Options::default()).await.expect("a free port");
-    let access = Access {
-        server: sim.url().parse().expect("a URI"),
-        ca_pem: Some(sim.certificate_authority().into()),
-        tls_server_name: None,
-        credential: ApiCredential::Token(Redacted::new(sim.token())),
-        loopback: Loopback::Allowed,
-        proxy: None,
-    };
+    let access = loopback_access(&sim.url(), sim.certificate_authority(), sim.token());
     sim.fault(Fault::Hang);
     let client = ConfigClient::new(watch::channel(access).1);
     let namespace = "strait-system".to_owned();

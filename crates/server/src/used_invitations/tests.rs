@@ -1,7 +1,9 @@
 //! The record in a simulated config cluster.
 
+use tokio::sync::watch;
+
 use super::*;
-use strait_kube_client::{ApiCredential, Loopback, Redacted};
+use strait_kube_client::testing::loopback_access;
 use strait_sim::{Fault, Options, SimCluster};
 
 const SYSTEM: &str = "strait-system";
@@ -27,15 +29,9 @@ fn invite(sim: &SimCluster, number: u8, invitation: u8) {
 }
 
 fn record_in(sim: &SimCluster) -> UsedInvitations {
-    let access = Access {
-        server: sim.url().parse().expect("a URI"),
-        ca_pem: Some(sim.certificate_authority().into()),
-        tls_server_name: None,
-        credential: ApiCredential::Token(Redacted::new(sim.token())),
-        loopback: Loopback::Allowed,
-        proxy: None,
-    };
-    UsedInvitations::new(Some(watch::channel(access).1), SYSTEM)
+    let access = loopback_access(&sim.url(), sim.certificate_authority(), sim.token());
+    let client = ConfigClient::new(watch::channel(access).1);
+    UsedInvitations::new(Some((client, SYSTEM.to_owned())))
 }
 
 fn invitation(number: u8, expires: SystemTime) -> Invitation {

@@ -1,4 +1,4 @@
-//! The formats of Secrets that define members: Strait's native format, and those of other tools.
+//! Reads Secrets that define members, in Strait's native format and in the formats of other tools.
 //!
 //! Explicit markers select the format, never the content: the label of Argo CD, the type of Cluster
 //! API, or the annotation that names the key of the kubeconfig. A Secret without a marker has the

@@ -4,9 +4,10 @@
 //! After half of a token's lifetime, Strait uses it to request the next one from the cluster's API
 //! server, tries the new token, and writes it into the Secret. The watch of the Secret then
 //! delivers it, as if an operator had rotated it. A Secret that another tool or another team writes
-//! is never changed: the annotation has no effect there, and the status shows the reason. Needs `get` and
-//! `patch` of Secrets in the system namespace. Only a single replica succeeds in writing: the patches of the others name an outdated
-//! version. A failure changes nothing: the old token stays in use, and its expiry is reported.
+//! is never changed: the annotation has no effect there, and the status shows the reason. Needs
+//! `get` and `patch` of Secrets in the system namespace. Only a single replica succeeds in writing:
+//! the patches of the others name an outdated version. A failure changes nothing: the old token
+//! stays in use, and its expiry is reported.
 
 #[cfg(test)]
 mod tests;

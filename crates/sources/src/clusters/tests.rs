@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::kubeconfig;
 use super::reconciler::{self, ConfigCluster, MembersSettled, ReconcilerConfig, ReconcilerOutputs};
-use super::status::ClusterState;
+use super::status::{ClusterState, ClusterStatus};
 use crate::store;
 use strait_base::task::Supervisor;
 use strait_kube_client::Loopback;
@@ -32,6 +32,19 @@ async fn sim(id: &str) -> SimCluster {
     }
     sim.store().apply(service("shop", id, "10.96.0.1", &[HTTP])).expect("a service");
     sim
+}
+
+/// Returns the status of member `east` once it meets the condition. Panics after [`LIMIT`].
+async fn east(mesh: &Mesh, is_met: impl Fn(&ClusterStatus) -> bool) -> ClusterStatus {
+    let mut statuses = mesh.outputs.statuses.clone();
+    let found = |statuses: &Arc<Vec<ClusterStatus>>| {
+        statuses.iter().any(|one| one.id == "east" && is_met(one))
+    };
+    let met = tokio::time::timeout(LIMIT, statuses.wait_for(found)).await.is_ok();
+    let current = mesh.outputs.statuses.borrow();
+    let east = current.iter().find(|one| one.id == "east").cloned();
+    assert!(met, "{east:#?}");
+    east.expect("a member")
 }
 
 /// The mesh of the config cluster `hub`, and the clusters whose services it contains.

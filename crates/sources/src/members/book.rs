@@ -40,7 +40,7 @@ pub struct TokenBook {
     sessions: Mutex<BTreeMap<Arc<str>, Weak<AwsSession>>>,
 }
 
-/// An identity's name, and the parameter of its token: an audience, or a cluster's name in the cloud.
+/// Key of a token: the name of the identity, and the audience or the name of the cluster in the cloud.
 type TokenKey = (Arc<str>, String);
 
 #[derive(Debug)]

@@ -198,7 +198,7 @@ impl SecretSelection {
 }
 
 impl Source {
-    /// Whether a Secret with this namespace and these labels is one of its objects.
+    /// Whether the source selects a Secret with this namespace and these labels.
     pub fn includes(&self, namespace: &str, labels: &BTreeMap<String, String>) -> bool {
         matches!(&self.objects, SourceObjects::Secrets(one) if one.includes(namespace, labels))
     }

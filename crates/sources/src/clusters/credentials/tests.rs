@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 
 use super::*;
-use strait_kube_client::{Access, ApiCredential, Loopback, Redacted};
+use strait_kube_client::testing::loopback_access;
 use strait_model::credential::Credential;
 use strait_sim::{Fault, Options, SimCluster};
 
@@ -28,14 +28,7 @@ impl World {
             "data": { "ca.crt": STANDARD.encode(&roots) },
         });
         sim.store().apply(secret).expect("a secret");
-        let access = Access {
-            server: sim.url().parse().expect("a URI"),
-            ca_pem: Some(sim.certificate_authority().into()),
-            tls_server_name: None,
-            credential: ApiCredential::Token(Redacted::new(sim.token())),
-            loopback: Loopback::Allowed,
-            proxy: None,
-        };
+        let access = loopback_access(&sim.url(), sim.certificate_authority(), sim.token());
         let client = ApiClient::new(&access).expect("usable");
         let clients = watch::Sender::new(Arc::new([("east".into(), client)].into()));
         let credentials = MemberCredentials::new(clients.subscribe(), Supervisor::new());

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use super::*;
 use crate::clusters::status::{CredentialKind, CredentialStatus};
 use strait_base::task::Supervisor;
-use strait_kube_client::{ApiCredential, Loopback, Redacted};
+use strait_kube_client::testing::loopback_access;
 use strait_sim::{Options, SimCluster, objects};
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -78,14 +78,8 @@ fn token_that_expires_soon_is_reported_once_and_so_is_its_successor() {
 async fn events_reach_the_config_cluster_and_wait_while_it_is_unreachable() {
     let sim = SimCluster::start("config", Options::default()).await.expect("a cluster");
     sim.store().apply(objects::namespace("strait-system")).expect("a namespace");
-    let (_access, access) = watch::channel(Access {
-        server: sim.url().parse().expect("a URI"),
-        ca_pem: Some(sim.certificate_authority().into()),
-        tls_server_name: None,
-        credential: ApiCredential::Token(Redacted::new(sim.token())),
-        loopback: Loopback::Allowed,
-        proxy: None,
-    });
+    let (_access, access) =
+        watch::channel(loopback_access(&sim.url(), sim.certificate_authority(), sim.token()));
     let rejected = status("west", ClusterState::Rejected, Some(REFUSED));
     let (statuses, statuses_receiver) = watch::channel(Arc::new(vec![rejected]));
     let tasks = Supervisor::new();

@@ -228,7 +228,7 @@ async fn failed_renewal_is_published_with_its_reason() {
     let published = published.await.expect("in time").expect("it runs").clone();
     let fact = &published[&(ObjectName::new("strait-system", "a"), ClusterId::from("east"))];
     assert!(fact.starts_with("requesting it: the credential is not accepted"), "{fact}");
-    // Another token, or none, is not the one that failed.
+    // The token that failed does not exist any more.
     objects.send_replace(Some(Arc::default()));
     let none = timeout(LIMIT, failed.wait_for(|failed| failed.is_empty())).await;
     none.expect("in time").expect("it runs");

@@ -3,7 +3,8 @@
 
 use super::*;
 use strait_base::task::Supervisor;
-use strait_kube_client::{ApiCredential, ApiStatus, Loopback, Redacted};
+use strait_kube_client::ApiStatus;
+use strait_kube_client::testing::loopback_access;
 use strait_model::{
     GATEWAY_API, GATEWAY_CONTROLLER, ISTIO_NETWORKING, ISTIO_SECURITY, ObjectStatus,
     RouteParentStatus, RouteStatus, StatusCondition,
@@ -34,14 +35,8 @@ impl Written {
         if let Some(fault) = fault {
             sim.fault(fault);
         }
-        let (access, access_receiver) = watch::channel(Access {
-            server: sim.url().parse().expect("a URI"),
-            ca_pem: Some(sim.certificate_authority().into()),
-            tls_server_name: None,
-            credential: ApiCredential::Token(Redacted::new(sim.token())),
-            loopback: Loopback::Allowed,
-            proxy: None,
-        });
+        let (access, access_receiver) =
+            watch::channel(loopback_access(&sim.url(), sim.certificate_authority(), sim.token()));
         let (role, role_receiver) = watch::channel(WriterRole::Writes);
         let (wanted, wanted_receiver) = watch::channel(Arc::default());
         let tasks = Supervisor::new();

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::clusters::status::{ClusterStatus, CredentialKind};
+use crate::clusters::status::CredentialKind;
 use crate::members::MemberSources;
 
 /// Returns an operator file with one identity of type `tokenFile`.
@@ -29,18 +29,6 @@ fn secret(sim: &SimCluster, identity: &str) -> Value {
     let mut secret = strait_sim::member_secret(SYSTEM, sim.id(), &kubeconfig.to_string());
     secret["metadata"]["annotations"] = json!({ "strait.dev/identity": identity });
     secret
-}
-
-async fn east(mesh: &Mesh, is_met: impl Fn(&ClusterStatus) -> bool) -> ClusterStatus {
-    let mut statuses = mesh.outputs.statuses.clone();
-    let found = |statuses: &Arc<Vec<ClusterStatus>>| {
-        statuses.iter().any(|one| one.id == "east" && is_met(one))
-    };
-    let met = tokio::time::timeout(LIMIT, statuses.wait_for(found)).await.is_ok();
-    let current = mesh.outputs.statuses.borrow();
-    let east = current.iter().find(|one| one.id == "east").cloned();
-    assert!(met, "{east:#?}");
-    east.expect("a member")
 }
 
 #[tokio::test]

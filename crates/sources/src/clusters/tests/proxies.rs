@@ -16,7 +16,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
-use crate::clusters::status::ClusterStatus;
 use crate::members::MemberSources;
 use strait_base::lock::lock;
 
@@ -100,18 +99,6 @@ fn file(proxy: &str, suffix: &str) -> Arc<MemberSources> {
     Arc::new(MemberSources::parse(&text).expect("a valid file"))
 }
 
-async fn east(mesh: &Mesh, is_met: impl Fn(&ClusterStatus) -> bool) -> ClusterStatus {
-    let mut statuses = mesh.outputs.statuses.clone();
-    let found = |statuses: &Arc<Vec<ClusterStatus>>| {
-        statuses.iter().any(|one| one.id == "east" && is_met(one))
-    };
-    let met = tokio::time::timeout(LIMIT, statuses.wait_for(found)).await.is_ok();
-    let current = mesh.outputs.statuses.borrow();
-    let east = current.iter().find(|one| one.id == "east").cloned();
-    assert!(met, "{east:#?}");
-    east.expect("a member")
-}
-
 fn names_the_proxy(status: &ClusterStatus, fact: &str) -> bool {
     let reason = status.reason.as_deref().unwrap_or_default();
     reason.contains("STR0356: proxy corp") && reason.contains(fact)
@@ -131,7 +118,7 @@ async fn member_is_read_through_the_proxy_that_lists_its_server() {
     let mesh = Mesh::with_sources(sources).await;
     mesh.hub.store().apply(secret(&sim)).expect("a Secret");
 
-    // An error of the proxy is not one of the member's credential or of its certificate.
+    // An error of the proxy does not show that the credential or the certificate is invalid.
     let refused = east(&mesh, |east| names_the_proxy(east, "407 Proxy")).await;
     assert_eq!(refused.state, ClusterState::Syncing);
     *lock(&proxy.answer) = ESTABLISHED;
@@ -158,7 +145,7 @@ async fn member_is_read_through_the_proxy_that_lists_its_server() {
     is_silent(&mesh, &sim, "last").await;
 }
 
-/// Checks that nothing is read from the member, by a service that is added there.
+/// Adds a service to the member, and checks that it is not read.
 async fn is_silent(mesh: &Mesh, sim: &SimCluster, name: &str) {
     tokio::time::sleep(Duration::from_secs(1)).await;
     let requests = sim.requests(|_| true).len();
@@ -186,7 +173,7 @@ async fn proxy_that_ends_leaves_the_last_known_state() {
     assert_eq!((stale.services, stale.via), (live.services, "proxy corp".into()));
 }
 
-/// Issues the certificates of a proxy with TLS and of its client. Writes the files of the client.
+/// Issues certificates for a proxy with TLS and for its client. Writes the files of the client.
 fn tls_files(directory: &Path) -> TlsAcceptor {
     let mut parameters = CertificateParams::new(Vec::new()).expect("valid");
     parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::clusters::status::ClusterStatus;
-use strait_kube_client::{Access, ApiCredential, Redacted};
+use strait_kube_client::testing::loopback_access;
 
 const LIVE: [(&str, ClusterState); 2] = [("hub", ClusterState::Live), ("east", ClusterState::Live)];
 /// Longer than any pause between the start of a swap and its effect.
@@ -25,14 +25,7 @@ fn token(sim: &SimCluster, account: &str) -> String {
 
 /// Returns the Secret of a member with this token.
 fn secret_with(sim: &SimCluster, token: &str) -> Value {
-    let access = Access {
-        server: sim.url().parse().expect("a URL"),
-        ca_pem: Some(sim.certificate_authority().as_bytes().to_vec()),
-        tls_server_name: None,
-        credential: ApiCredential::Token(Redacted::new(token.to_owned())),
-        loopback: Loopback::Allowed,
-        proxy: None,
-    };
+    let access = loopback_access(&sim.url(), sim.certificate_authority(), token);
     let mut secret = sim.member_secret(SYSTEM);
     let id: ClusterId = sim.id().into();
     let text = base64::engine::general_purpose::STANDARD.encode(kubeconfig::write(&id, &access));

@@ -245,7 +245,7 @@ pub(super) struct KubeService {
     pub(super) declines_export: bool,
     /// The fields that multi-cluster services merge.
     pub(super) raw: Arc<RawService>,
-    /// The data of a derived Service of a ServiceImport. Such a Service is not part of the mesh.
+    /// The data of the derived Service of a ServiceImport, which is not part of the mesh.
     pub(super) derived: Option<Box<DerivedService>>,
 }
 

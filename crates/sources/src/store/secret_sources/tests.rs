@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::*;
-use strait_kube_client::{ApiCredential, Loopback, Redacted};
+use strait_kube_client::testing::loopback_access;
+use strait_kube_client::{ApiCredential, Loopback};
 use strait_sim::objects::namespace;
 use strait_sim::{Fault, Options, SimCluster};
 
@@ -48,14 +49,7 @@ async fn hub() -> SimCluster {
 }
 
 fn access(hub: &SimCluster) -> Access {
-    Access {
-        server: hub.url().parse().expect("a URL"),
-        ca_pem: Some(hub.certificate_authority().as_bytes().to_vec()),
-        tls_server_name: None,
-        credential: ApiCredential::Token(Redacted::new(hub.token())),
-        loopback: Loopback::Allowed,
-        proxy: None,
-    }
+    loopback_access(&hub.url(), hub.certificate_authority(), hub.token())
 }
 
 #[tokio::test]

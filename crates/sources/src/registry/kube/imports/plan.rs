@@ -74,7 +74,7 @@ impl ImportWrite {
     }
 }
 
-/// The writes for one cluster, and the states of its imports.
+/// The writes for one cluster, and the state of each import.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::registry::kube) struct ImportPlan {
     /// Writes by the name of the ServiceImport.

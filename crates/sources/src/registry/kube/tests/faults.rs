@@ -13,7 +13,8 @@ use crate::registry::kube::{
     ApiContact, MemberWrites, ObjectCounts, OwnMesh, RunConfig, RunStatus, run,
 };
 use strait_base::task::Supervisor;
-use strait_kube_client::{Access, ApiCredential, Loopback, ReadLimits, Redacted};
+use strait_kube_client::testing::loopback_access;
+use strait_kube_client::{Access, ReadLimits};
 use strait_model::registry::{Contents, Epoch, RegistryUpdate, ServiceRecord, ShardChange};
 use strait_model::{ClusterId, Endpoint, Hostname, OwnTraffic, PodState};
 use strait_sim::objects::{self, HTTP, endpoint_slice, service};
@@ -92,14 +93,7 @@ fn cart(sim: &SimCluster, addresses: &[&str]) {
 }
 
 pub(super) fn access(sim: &SimCluster, server: &str) -> Access {
-    Access {
-        server: server.parse().expect("a URI"),
-        ca_pem: Some(sim.certificate_authority().into()),
-        tls_server_name: None,
-        credential: ApiCredential::Token(Redacted::new(sim.token())),
-        loopback: Loopback::Allowed,
-        proxy: None,
-    }
+    loopback_access(server, sim.certificate_authority(), sim.token())
 }
 
 pub(super) fn config(
