@@ -105,7 +105,7 @@ impl AuthorityPem {
     /// # Errors
     /// If a file can't be read, or if files are missing, all of which the error lists.
     pub fn read(directory: &Path) -> Result<Self, IdentityError> {
-        Self::of_parts(directory, |name| files::read(&directory.join(name)))
+        Self::read_parts(directory, |name| files::read(&directory.join(name)))
     }
 
     /// Reads the parts of a CA named `origin` with `read`, in either form: the second one if no
@@ -113,7 +113,7 @@ impl AuthorityPem {
     ///
     /// # Errors
     /// The errors of [`Self::read`].
-    pub fn of_parts(
+    pub fn read_parts(
         origin: &Path,
         read: impl Fn(&'static str) -> io::Result<Vec<u8>>,
     ) -> Result<Self, IdentityError> {
@@ -187,8 +187,8 @@ pub async fn load_or_create(
     store: &impl AuthorityStore,
     now: SystemTime,
 ) -> Result<AuthorityPem, IdentityError> {
-    if let Some(kept) = store.load().await? {
-        return Ok(kept);
+    if let Some(existing) = store.load().await? {
+        return Ok(existing);
     }
     let new = AuthorityPem::generate(now)?;
     if store.create(&new).await? {
@@ -320,7 +320,7 @@ impl Authority {
 
     /// Dedicates the CA to one member. Workload certificates then name that member.
     #[must_use]
-    pub(super) fn of_member(mut self, member: ClusterId) -> Self {
+    pub(super) fn for_member(mut self, member: ClusterId) -> Self {
         self.member = Some(member);
         self
     }
@@ -331,20 +331,22 @@ impl Authority {
     }
 
     /// Returns whether issued certificates chain to this root.
-    pub(super) fn leads_to(&self, root: &RootFingerprint) -> bool {
+    pub(super) fn chains_to(&self, root: &RootFingerprint) -> bool {
         self.leading.contains(root)
     }
 
     /// Returns whether every client that trusts certificates of `other` also trusts certificates of
     /// this CA: both chain to roots with the same name and key.
     pub(super) fn is_believed_like(&self, other: &Self) -> bool {
-        let led_to = |authority: &Self| -> Vec<CertificateDer<'static>> {
+        let leading_roots = |authority: &Self| -> Vec<CertificateDer<'static>> {
             let all = authority.roots.certificates();
-            let led_to = all.filter(|der| authority.leads_to(&RootFingerprint::of(der)));
-            led_to.cloned().map(CertificateDer::from).collect()
+            let leading = all.filter(|der| authority.chains_to(&RootFingerprint::from_der(der)));
+            leading.cloned().map(CertificateDer::from).collect()
         };
-        let theirs = led_to(other);
-        led_to(self).iter().any(|one| theirs.iter().any(|other| tls::are_alike(one, other)))
+        let theirs = leading_roots(other);
+        leading_roots(self)
+            .iter()
+            .any(|one| theirs.iter().any(|other| tls::are_equivalent(one, other)))
     }
 
     /// Returns the roots that clients of this CA must trust.
@@ -514,12 +516,12 @@ impl Authority {
             origin: origin.to_owned(),
             reason: error.to_string(),
         };
-        let nobody =
+        let probe =
             SpiffeId::new("probe.invalid", "probe", "probe").map_err(IdentityError::Identity)?;
-        let issued = self.issue_workload(&nobody, Duration::from_secs(60), now)?;
+        let issued = self.issue_workload(&probe, Duration::from_secs(60), now)?;
         self.roots.authenticate(&issued.chain.certificates, now).map_err(unrooted)?;
         let leading = self.roots.leading(&issued.chain.certificates, now).into_iter();
-        Ok(leading.map(|der| RootFingerprint::of(der)).collect())
+        Ok(leading.map(|der| RootFingerprint::from_der(der)).collect())
     }
 }
 

@@ -98,12 +98,12 @@ pub trait CallerRegistry: std::fmt::Debug + Send + Sync {
 
 impl Caller {
     /// Creates a caller that a certificate proves.
-    pub fn of_certificate(peer: Arc<PeerIdentity>, cluster: Option<ClusterId>) -> Self {
+    pub fn from_certificate(peer: Arc<PeerIdentity>, cluster: Option<ClusterId>) -> Self {
         Self { identity: peer.id().clone(), proof: CallerProof::Certificate(peer, cluster) }
     }
 
     /// Creates a caller that a token proves.
-    pub fn of_token(identity: SpiffeId, proof: TokenProof) -> Self {
+    pub fn from_token(identity: SpiffeId, proof: TokenProof) -> Self {
         Self { identity, proof: CallerProof::Token(proof) }
     }
 
@@ -209,11 +209,11 @@ pub async fn identify(
     let token = registry.map(|registry| Ok((registry, bearer(headers)?))).transpose()?;
     match (peer, token) {
         (Some(peer), None | Some((_, None))) => {
-            Ok(Caller::of_certificate(Arc::clone(peer), cluster))
+            Ok(Caller::from_certificate(Arc::clone(peer), cluster))
         }
         (Some(peer), Some((_, Some(token)))) => {
             agrees(peer, token)?;
-            Ok(Caller::of_certificate(Arc::clone(peer), cluster))
+            Ok(Caller::from_certificate(Arc::clone(peer), cluster))
         }
         (None, Some((registry, Some(token)))) => match cluster {
             Some(cluster) => registry.verify(token, &cluster).await,

@@ -121,21 +121,24 @@ mod tests {
             assert!(error.contains(text), "{error}");
         }
         let roots = SecretFields { roots: Some(chain.clone()), ..SecretFields::default() };
-        let of_roots = |fields: &SecretFields| {
+        let read_roots = |fields: &SecretFields| {
             read_credential(CredentialPart::Roots, fields, "secret edge/a", now)
         };
-        assert!(of_roots(&roots).is_ok());
-        assert!(of_roots(&SecretFields::default()).is_err());
+        assert!(read_roots(&roots).is_ok());
+        assert!(read_roots(&SecretFields::default()).is_err());
         let with = |list: &[u8]| SecretFields { revoked: Some(list.to_vec()), ..roots.clone() };
         let list = ca.revocation_list(&[7]);
-        let found = of_roots(&with(list.as_bytes())).expect("a revocation list");
+        let found = read_roots(&with(list.as_bytes())).expect("a revocation list");
         let revoked = Some(list.clone().into_bytes());
         assert_eq!(found, Credential::Roots { roots: chain, revoked });
         let broken = list.replace("X509 CRL", "CERTIFICATE");
         for bad in ["", "nonsense", &broken, &list[..list.len() / 2]] {
-            let error = of_roots(&with(bad.as_bytes())).expect_err(bad).to_string();
+            let error = read_roots(&with(bad.as_bytes())).expect_err(bad).to_string();
             assert!(error.contains("revoked certificates"), "{error}");
         }
-        assert!(!format!("{:?} {:?}", roots, of_roots(&roots)).contains("BEGIN"), "keys in a log");
+        assert!(
+            !format!("{:?} {:?}", roots, read_roots(&roots)).contains("BEGIN"),
+            "keys in a log"
+        );
     }
 }

@@ -68,8 +68,8 @@ mod tests {
             [&rcgen::PKCS_ECDSA_P256_SHA256, &rcgen::PKCS_ECDSA_P384_SHA384, &rcgen::PKCS_ED25519]
         {
             let key = KeyPair::generate_for(algorithm).expect("ring makes it");
-            let taken = public_key(&pem(&request(&key))).expect("valid request");
-            assert_eq!(taken.der_bytes(), key.public_key_raw());
+            let read = public_key(&pem(&request(&key))).expect("valid request");
+            assert_eq!(read.der_bytes(), key.public_key_raw());
         }
     }
 

@@ -232,17 +232,17 @@ pub struct CertificateProblem {
 }
 
 impl CertificateProblem {
-    /// Converts an error to a problem. If it equals `known`, keeps the time of the first
+    /// Converts an error to a problem. If it equals `previous`, keeps the time of the first
     /// occurrence.
-    pub(super) fn of(fault: &IdentityError, known: Option<&Self>, now: SystemTime) -> Self {
-        let message = Self::message_of(fault);
-        match known {
-            Some(known) if known.message == message => known.clone(),
+    pub(super) fn new(fault: &IdentityError, previous: Option<&Self>, now: SystemTime) -> Self {
+        let message = Self::full_message(fault);
+        match previous {
+            Some(previous) if previous.message == message => previous.clone(),
             _ => Self { code: fault.code(), message, since: now },
         }
     }
 
-    pub(super) fn message_of(fault: &IdentityError) -> String {
+    pub(super) fn full_message(fault: &IdentityError) -> String {
         match std::error::Error::source(fault) {
             Some(source) => format!("{fault}: {source}"),
             None => fault.to_string(),

@@ -25,13 +25,13 @@ pub(super) struct IssueLimits {
 /// A token bucket.
 #[derive(Debug)]
 struct Bucket {
-    left: f64,
+    tokens: f64,
     at: Instant,
 }
 
 impl IssueLimits {
     pub(super) fn new(now: Instant) -> Self {
-        Self { all: Bucket { left: ALL_BURST, at: now }, each: HashMap::new() }
+        Self { all: Bucket { tokens: ALL_BURST, at: now }, each: HashMap::new() }
     }
 
     /// Takes a token for a certificate of this identity.
@@ -43,20 +43,20 @@ impl IssueLimits {
         if self.each.len() >= IDENTITIES_MAX && !self.each.contains_key(id) {
             self.each.retain(|_, bucket| {
                 bucket.fill(EACH_PER_SECOND, EACH_BURST, now);
-                bucket.left < EACH_BURST
+                bucket.tokens < EACH_BURST
             });
         }
-        let new = || Bucket { left: EACH_BURST, at: now };
+        let new = || Bucket { tokens: EACH_BURST, at: now };
         let own = self.each.entry(id.clone()).or_insert_with(new);
         own.fill(EACH_PER_SECOND, EACH_BURST, now);
         self.all.fill(ALL_PER_SECOND, ALL_BURST, now);
         for (bucket, per_second) in [(&*own, EACH_PER_SECOND), (&self.all, ALL_PER_SECOND)] {
-            if bucket.left < 1.0 {
-                return Err(Duration::from_secs_f64((1.0 - bucket.left) / per_second));
+            if bucket.tokens < 1.0 {
+                return Err(Duration::from_secs_f64((1.0 - bucket.tokens) / per_second));
             }
         }
-        own.left -= 1.0;
-        self.all.left -= 1.0;
+        own.tokens -= 1.0;
+        self.all.tokens -= 1.0;
         Ok(())
     }
 }
@@ -64,7 +64,7 @@ impl IssueLimits {
 impl Bucket {
     fn fill(&mut self, per_second: f64, burst: f64, now: Instant) {
         let since = now.saturating_duration_since(self.at).as_secs_f64();
-        self.left = (self.left + since * per_second).min(burst);
+        self.tokens = (self.tokens + since * per_second).min(burst);
         self.at = now;
     }
 }
@@ -94,8 +94,8 @@ mod tests {
     fn total_is_limited_and_inactive_identities_are_dropped() {
         let now = Instant::now();
         let mut limits = IssueLimits::new(now);
-        let taken = (0..1000).filter(|at| limits.take(&id(&format!("a{at}")), now).is_ok());
-        assert_eq!(taken.count(), 500);
+        let accepted = (0..1000).filter(|at| limits.take(&id(&format!("a{at}")), now).is_ok());
+        assert_eq!(accepted.count(), 500);
         for at in 0..2 * IDENTITIES_MAX as u64 {
             let _ = limits.take(&id(&format!("b{at}")), now + Duration::from_secs(at));
         }

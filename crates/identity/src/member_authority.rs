@@ -43,7 +43,7 @@ pub struct MemberAuthority {
 /// Contents of the directory of a member's CA.
 pub(super) struct MemberFiles {
     /// The files; `None` if the directory contains no part of a CA.
-    pub(super) held: Result<Option<AuthorityPem>, IdentityError>,
+    pub(super) content: Result<Option<AuthorityPem>, IdentityError>,
     /// Roots whose steps an operator has approved.
     pub(super) approved: BTreeSet<RootFingerprint>,
 }
@@ -67,14 +67,14 @@ impl MemberAuthority {
             in_force: None,
             roots: Arc::clone(mesh.authority.roots()),
         });
-        let fault = match files.held {
+        let fault = match files.content {
             Ok(None) => {
                 (next.authority, next.in_force) = (None, None);
                 Some(IdentityError::MemberAuthorityGone { member: member.to_string() })
             }
-            held => next
-                .held_against(member, mesh.authority.roots(), now)
-                .and_then(|moved| match held {
+            content => next
+                .verify_against(member, mesh.authority.roots(), now)
+                .and_then(|moved| match content {
                     // New files are considered in a later step, when it is known which parts of the
                     // mesh have the roots that changed in this one.
                     Ok(Some(_)) if moved => Ok(()),
@@ -85,19 +85,20 @@ impl MemberAuthority {
                 })
                 .err(),
         };
-        next.tell(member, fault, now);
+        next.record_problem(member, fault, now);
         next
     }
 
     /// Verifies the active files against `roots` if these changed or the CA has expired. Returns
     /// whether the roots changed.
-    fn held_against(
+    fn verify_against(
         &mut self,
         member: &ClusterId,
         roots: &Arc<TrustRoots>,
         now: SystemTime,
     ) -> Result<bool, IdentityError> {
-        let has_ended = self.authority.as_ref().is_some_and(|held| held.not_after() <= now);
+        let has_ended =
+            self.authority.as_ref().is_some_and(|authority| authority.not_after() <= now);
         let moved = *self.roots != **roots;
         if !moved && !has_ended {
             return Ok(false);
@@ -105,7 +106,7 @@ impl MemberAuthority {
         self.roots = Arc::clone(roots);
         self.authority = None;
         let Some(files) = &self.in_force else { return Ok(moved) };
-        self.authority = Some(Arc::new(self.made_of(member, files, now)?));
+        self.authority = Some(Arc::new(self.build(member, files, now)?));
         Ok(moved)
     }
 
@@ -124,17 +125,17 @@ impl MemberAuthority {
         if self.in_force.as_ref() == Some(&files) && self.authority.is_some() {
             return Ok(());
         }
-        let new = self.made_of(member, &files, now)?;
+        let new = self.build(member, &files, now)?;
         // A process that starts uses the existing files, as it does for the CA of the mesh.
         if before.is_some() && !new.is_believed_like(mesh.authority) {
-            let held = self.authority.as_deref().unwrap_or(mesh.authority);
-            AuthorityInForce { authority: held, ..mesh }.may_pass_to(&new, approved, now)?;
+            let current = self.authority.as_deref().unwrap_or(mesh.authority);
+            AuthorityInForce { authority: current, ..mesh }.may_pass_to(&new, approved, now)?;
         }
         (self.authority, self.in_force) = (Some(Arc::new(new)), Some(files));
         Ok(())
     }
 
-    fn made_of(
+    fn build(
         &self,
         member: &ClusterId,
         files: &AuthorityPem,
@@ -148,11 +149,16 @@ impl MemberAuthority {
             }
             fault => fault,
         });
-        Ok(made?.of_member(member.clone()))
+        Ok(made?.for_member(member.clone()))
     }
 
     /// Records and logs a fault or its end.
-    fn tell(&mut self, member: &ClusterId, fault: Option<IdentityError>, now: SystemTime) {
+    fn record_problem(
+        &mut self,
+        member: &ClusterId,
+        fault: Option<IdentityError>,
+        now: SystemTime,
+    ) {
         let directory = self.directory.display();
         let problem = fault.map(|fault| {
             let code = match &fault {
@@ -164,10 +170,10 @@ impl MemberAuthority {
                 Some(_) => "its previous CA stays active",
                 None => "its workloads receive no certificates",
             };
-            let fact = CertificateProblem::message_of(&fault);
+            let fact = CertificateProblem::full_message(&fault);
             let message = format!("the CA of member {member} ({directory}): {fact}; {outcome}");
             match &self.problem {
-                Some(known) if known.message == message => known.clone(),
+                Some(previous) if previous.message == message => previous.clone(),
                 _ => CertificateProblem { code, message, since: now },
             }
         });
@@ -186,8 +192,8 @@ impl MemberAuthority {
     /// Returns whether the CA or its problem changed.
     pub(super) fn differs_from(&self, before: Option<&Self>) -> bool {
         before.is_none_or(|before| {
-            let held = |one: &Self| one.authority.as_ref().map(Arc::as_ptr);
-            held(self) != held(before) || self.problem != before.problem
+            let pointer = |one: &Self| one.authority.as_ref().map(Arc::as_ptr);
+            pointer(self) != pointer(before) || self.problem != before.problem
         })
     }
 }

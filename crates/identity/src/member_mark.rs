@@ -31,7 +31,7 @@ pub(super) fn extension(member: &ClusterId) -> CustomExtension {
 ///
 /// # Errors
 /// If the certificate can't be parsed, or its extension is not the ID of a member.
-pub(super) fn of(certificate: &CertificateDer<'_>) -> Result<Option<ClusterId>, SpiffeIdError> {
+pub(super) fn read(certificate: &CertificateDer<'_>) -> Result<Option<ClusterId>, SpiffeIdError> {
     own_extension::read(certificate, OID, |value| {
         let [TEXT, length, text @ ..] = value else { return None };
         let text = str::from_utf8(text).ok().filter(|text| text.len() == usize::from(*length))?;
@@ -51,13 +51,13 @@ mod tests {
             let (chain, _) = ca.invalid(&["spiffe://cluster.local/ns/shop/sa/web"], |params| {
                 params.custom_extensions.push(extension);
             });
-            of(&chain[0])
+            read(&chain[0])
         };
         let longest = "a".repeat(ClusterId::LENGTH_MAX);
         for member in ["e", "eu-west.1", &*longest] {
             assert_eq!(with(extension(&member.into())), Ok(Some(member.into())));
         }
-        assert_eq!(of(&ca.workload("web").0[0]), Ok(None), "of the mesh's CA");
+        assert_eq!(read(&ca.workload("web").0[0]), Ok(None), "of the mesh's CA");
         for content in [vec![], vec![TEXT], vec![TEXT, 2, b'a'], vec![TEXT, 1, 0xff], vec![2, 1, 7]]
         {
             let wrong = CustomExtension::from_oid_content(&OID, content.clone());

@@ -103,7 +103,7 @@ fn client(
 /// If it presented no certificate, or one without exactly one SPIFFE ID.
 pub fn workload(connection: &ClientConnection) -> Result<PeerIdentity, IdentityError> {
     let chain = connection.peer_certificates().ok_or(IdentityError::NoPeerCertificate)?;
-    PeerIdentity::of_verified(chain)
+    PeerIdentity::from_chain(chain)
 }
 
 /// Accepts every workload whose certificate chains to the roots, because certificates contain no

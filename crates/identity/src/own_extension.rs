@@ -22,7 +22,9 @@ pub(super) fn read<T>(
     let mut found = parsed.extensions().iter().filter(|extension| has_oid(&extension.oid));
     match (found.next(), found.next()) {
         (None, _) => Ok(None),
-        (Some(one), None) => decode(one.value).map(Some).ok_or(SpiffeIdError::Extension),
+        (Some(extension), None) => {
+            decode(extension.value).map(Some).ok_or(SpiffeIdError::Extension)
+        }
         (Some(_), Some(_)) => Err(SpiffeIdError::Extension),
     }
 }

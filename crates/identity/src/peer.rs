@@ -68,7 +68,7 @@ impl SpiffeId {
     }
 
     /// Returns the identity in a certificate. Names of other kinds than URIs are ignored.
-    pub fn of_certificate(certificate: &CertificateDer<'_>) -> Result<Self, SpiffeIdError> {
+    pub fn from_certificate(certificate: &CertificateDer<'_>) -> Result<Self, SpiffeIdError> {
         let (_, parsed) =
             X509Certificate::from_der(certificate).map_err(|_| SpiffeIdError::Malformed)?;
         let names = parsed
@@ -133,13 +133,13 @@ impl PeerIdentity {
     ///
     /// # Errors
     /// If the leaf has no single identity, or an invalid extension of this control plane.
-    pub(super) fn of_verified(chain: &[CertificateDer<'_>]) -> Result<Self, IdentityError> {
+    pub(super) fn from_chain(chain: &[CertificateDer<'_>]) -> Result<Self, IdentityError> {
         let leaf = chain.first().ok_or(IdentityError::NoPeerCertificate)?;
         Ok(Self {
-            id: SpiffeId::of_certificate(leaf)?,
+            id: SpiffeId::from_certificate(leaf)?,
             not_after: validity(leaf).ok_or(SpiffeIdError::Malformed)?.1,
-            proved: proof_time::of(leaf)?,
-            cluster: member_mark::of(leaf)?,
+            proved: proof_time::read(leaf)?,
+            cluster: member_mark::read(leaf)?,
             chain: chain.iter().map(|certificate| certificate.clone().into_owned()).collect(),
         })
     }

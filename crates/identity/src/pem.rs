@@ -12,27 +12,27 @@ pub(super) fn certificates(
     text: &[u8],
     origin: &str,
 ) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
-    let none =
+    let missing =
         || IdentityError::Pem { origin: origin.to_owned(), wanted: "certificate in PEM form" };
     let found: Vec<_> =
-        CertificateDer::pem_slice_iter(text).collect::<Result<_, _>>().map_err(|_| none())?;
-    if found.is_empty() { Err(none()) } else { Ok(found) }
+        CertificateDer::pem_slice_iter(text).collect::<Result<_, _>>().map_err(|_| missing())?;
+    if found.is_empty() { Err(missing()) } else { Ok(found) }
 }
 
 /// Checks all revocation lists in `text`. There must be at least one, and all must be complete.
 pub(super) fn revocation_lists(text: &[u8], origin: &str) -> Result<(), IdentityError> {
     let wanted = "list of revoked certificates in PEM form (X509 CRL) under ca.crl";
-    let none = || IdentityError::Pem { origin: origin.to_owned(), wanted };
+    let missing = || IdentityError::Pem { origin: origin.to_owned(), wanted };
     let mut found = false;
     for list in CertificateRevocationListDer::pem_slice_iter(text) {
-        let list = list.map_err(|_| none())?;
-        let (rest, _) = x509_parser::parse_x509_crl(&list).map_err(|_| none())?;
+        let list = list.map_err(|_| missing())?;
+        let (rest, _) = x509_parser::parse_x509_crl(&list).map_err(|_| missing())?;
         if !rest.is_empty() {
-            return Err(none());
+            return Err(missing());
         }
         found = true;
     }
-    if found { Ok(()) } else { Err(none()) }
+    if found { Ok(()) } else { Err(missing()) }
 }
 
 /// Decodes the first private key in `text`, in PKCS#8, PKCS#1 or SEC1 form, regardless of the label
@@ -42,9 +42,9 @@ pub(super) fn private_key(
     origin: &str,
 ) -> Result<PrivateKeyDer<'static>, IdentityError> {
     let wanted = "private key in PEM form";
-    let none = || IdentityError::Pem { origin: origin.to_owned(), wanted };
-    let der = strait_base::pem::private_key(text).map_err(|_| none())?;
-    let key = PrivateKeyDer::try_from(der.as_slice()).map_err(|_| none())?;
+    let missing = || IdentityError::Pem { origin: origin.to_owned(), wanted };
+    let der = strait_base::pem::private_key(text).map_err(|_| missing())?;
+    let key = PrivateKeyDer::try_from(der.as_slice()).map_err(|_| missing())?;
     Ok(key.clone_key())
 }
 

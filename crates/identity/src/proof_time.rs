@@ -29,7 +29,7 @@ pub(super) fn extension(proved: SystemTime) -> CustomExtension {
 ///
 /// # Errors
 /// If the certificate can't be parsed, or its extension is not a time.
-pub(super) fn of(certificate: &CertificateDer<'_>) -> Result<Option<SystemTime>, SpiffeIdError> {
+pub(super) fn read(certificate: &CertificateDer<'_>) -> Result<Option<SystemTime>, SpiffeIdError> {
     own_extension::read(certificate, OID, |value| {
         UNIX_EPOCH.checked_add(Duration::from_secs(der_integer::decode(value)?))
     })
@@ -53,9 +53,9 @@ mod tests {
             let (chain, _) = ca.invalid(&["spiffe://cluster.local/ns/shop/sa/web"], |params| {
                 params.custom_extensions.push(extension(proved));
             });
-            assert_eq!(of(&chain[0]), Ok(Some(proved)), "{seconds}");
+            assert_eq!(read(&chain[0]), Ok(Some(proved)), "{seconds}");
         }
-        assert_eq!(of(&ca.workload("web").0[0]), Ok(None), "issued by hand");
+        assert_eq!(read(&ca.workload("web").0[0]), Ok(None), "issued by hand");
     }
 
     #[test]
@@ -74,7 +74,7 @@ mod tests {
                     |value: &Vec<u8>| CustomExtension::from_oid_content(&OID, value.clone());
                 params.custom_extensions.extend(values.iter().map(extension));
             });
-            assert!(of(&chain[0]).is_err(), "{values:?}");
+            assert!(read(&chain[0]).is_err(), "{values:?}");
             let now = SystemTime::now();
             assert!(ca.roots().authenticate(&chain, now).is_err(), "{values:?}");
         }

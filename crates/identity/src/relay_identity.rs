@@ -37,9 +37,9 @@ impl RelayIdentity {
     ///
     /// # Errors
     /// If the leaf is a CA, does not have exactly one name of this form, or has no generation.
-    pub(super) fn of_verified(chain: &[CertificateDer<'_>]) -> Result<Self, IdentityError> {
+    pub(super) fn from_chain(chain: &[CertificateDer<'_>]) -> Result<Self, IdentityError> {
         let leaf = chain.first().ok_or(IdentityError::NoPeerCertificate)?;
-        let (trust_domain, cluster) = name_of(leaf)?.ok_or(SpiffeIdError::Form)?;
+        let (trust_domain, cluster) = relay_name(leaf)?.ok_or(SpiffeIdError::Form)?;
         let generation = own_extension::read(leaf, GENERATION_OID, der_integer::decode)?;
         let generation = generation.ok_or(SpiffeIdError::Malformed)?;
         Ok(Self {
@@ -86,7 +86,7 @@ impl fmt::Debug for RelayIdentity {
 
 /// Returns whether a certificate is the certificate of a relay.
 pub(super) fn is_relay(certificate: &CertificateDer<'_>) -> bool {
-    matches!(name_of(certificate), Ok(Some(_)))
+    matches!(relay_name(certificate), Ok(Some(_)))
 }
 
 /// Returns the trust domain and the cluster in the certificate of a relay; `None` for any other
@@ -94,7 +94,7 @@ pub(super) fn is_relay(certificate: &CertificateDer<'_>) -> bool {
 ///
 /// # Errors
 /// If the certificate can't be parsed.
-pub(super) fn name_of(
+pub(super) fn relay_name(
     certificate: &CertificateDer<'_>,
 ) -> Result<Option<(Arc<str>, ClusterId)>, SpiffeIdError> {
     let (_, parsed) =
@@ -167,7 +167,7 @@ mod tests {
         let hour = Duration::from_secs(3600);
         let relay = ca.authority.sign_relay(&request(), "cluster.local", &"e".into(), 1, hour, now);
         let relay = relay.expect("it signs");
-        assert!(SpiffeId::of_certificate(&relay.certificates()[0]).is_err());
+        assert!(SpiffeId::from_certificate(&relay.certificates()[0]).is_err());
         assert!(ca.roots().authenticate(relay.certificates(), now).is_err());
         assert!(ca.roots().authenticate_relay(&ca.workload("web").0, now).is_err());
     }
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn certificate_of_another_form_is_no_relay() {
         let (ca, now) = (Ca::new(), SystemTime::now());
-        let one = |names: &[&str], generation: Option<&[u8]>| {
+        let read_generation = |names: &[&str], generation: Option<&[u8]>| {
             let (chain, _) = ca.invalid(names, |params| {
                 let extension = generation
                     .map(|value| CustomExtension::from_oid_content(&GENERATION_OID, value.into()));
@@ -184,7 +184,7 @@ mod tests {
             ca.roots().authenticate_relay(&chain, now).map(|relay| relay.generation())
         };
         let name = "spiffe://td/strait/relay/east";
-        assert_eq!(one(&[name], Some(&[2, 1, 3])).expect("a relay"), 3);
+        assert_eq!(read_generation(&[name], Some(&[2, 1, 3])).expect("a relay"), 3);
         for (names, generation) in [
             (&[name][..], None),
             (&[name], Some(&[2, 1, 0x80][..])),
@@ -195,7 +195,7 @@ mod tests {
             (&["spiffe://TD/strait/relay/east"], Some(&[2, 1, 3])),
             (&["https://td/strait/relay/east"], Some(&[2, 1, 3])),
         ] {
-            assert!(one(names, generation).is_err(), "{names:?} {generation:?}");
+            assert!(read_generation(names, generation).is_err(), "{names:?} {generation:?}");
         }
     }
 }

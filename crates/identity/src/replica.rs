@@ -119,7 +119,7 @@ impl ReplicaAuthenticator {
         if chain.and_then(<[_]>::first) == tls.leaf.as_ref() {
             return Ok(None);
         }
-        let peer = of_chain(chain)?;
+        let peer = peer_name(chain)?;
         Ok(Some(ReplicaStream { peer, io: Box::pin(stream) }))
     }
 
@@ -128,15 +128,15 @@ impl ReplicaAuthenticator {
     fn tls(&self, now: SystemTime) -> Result<ReplicaTls, IdentityError> {
         let authority = self.identity.borrow().authority.clone();
         let authority = authority.ok_or(IdentityError::NoAuthority)?;
-        let mut held = lock(&self.tls);
-        if let Some(tls) = &*held
+        let mut current = lock(&self.tls);
+        if let Some(tls) = &*current
             && Arc::ptr_eq(&tls.authority, &authority)
             && now < tls.renew_at
         {
             return Ok(tls.clone());
         }
         let tls = ReplicaTls::new(authority, &self.name, now)?;
-        *held = Some(tls.clone());
+        *current = Some(tls.clone());
         Ok(tls)
     }
 }
@@ -145,9 +145,9 @@ impl ReplicaAuthenticator {
 ///
 /// # Errors
 /// If the peer sent no certificate, or its certificate names no replica.
-pub fn of_chain(chain: Option<&[CertificateDer<'_>]>) -> io::Result<ReplicaId> {
+pub fn peer_name(chain: Option<&[CertificateDer<'_>]>) -> io::Result<ReplicaId> {
     let leaf = chain.and_then(<[_]>::first);
-    leaf.and_then(ReplicaId::of_certificate)
+    leaf.and_then(ReplicaId::from_certificate)
         .ok_or_else(|| io::Error::other("its certificate does not name a replica"))
 }
 
@@ -158,8 +158,8 @@ impl ReplicaTls {
         now: SystemTime,
     ) -> Result<Self, IdentityError> {
         let issued = authority.issue_replica(name, now)?;
-        let left = issued.chain.not_after().duration_since(now).unwrap_or_default();
-        let verifier = Arc::new(ReplicaVerifier::of(&authority, now)?);
+        let remaining = issued.chain.not_after().duration_since(now).unwrap_or_default();
+        let verifier = Arc::new(ReplicaVerifier::new(&authority, now)?);
         let leaf = issued.chain.certificates().first().cloned();
         let origins = ["the replica's certificate", "its key"];
         let chain = leaf.iter().cloned().collect();
@@ -180,7 +180,7 @@ impl ReplicaTls {
         client.alpn_protocols = vec![ALPN.to_vec()];
         client.resumption = rustls::client::Resumption::disabled();
         let (server, client) = (Arc::new(server), Arc::new(client));
-        let renew_at = now + left.min(LIFETIME_DEFAULT) / 2;
+        let renew_at = now + remaining.min(LIFETIME_DEFAULT) / 2;
         Ok(Self { server, client, authority, leaf, renew_at })
     }
 }
@@ -193,7 +193,7 @@ struct ReplicaVerifier {
 }
 
 impl ReplicaVerifier {
-    fn of(authority: &Authority, now: SystemTime) -> Result<Self, IdentityError> {
+    fn new(authority: &Authority, now: SystemTime) -> Result<Self, IdentityError> {
         let signer = vec![authority.certificate().clone()];
         let signer = TrustRoots::new(signer, "the signing certificate", now)?;
         Ok(Self { signer })
@@ -210,7 +210,7 @@ impl ReplicaVerifier {
         let chain = [leaf.clone()];
         let verified = self.signer.verify(&chain, now, usage);
         verified.map_err(|error| rustls::Error::General(error.to_string()))?;
-        match ReplicaId::of_certificate(leaf) {
+        match ReplicaId::from_certificate(leaf) {
             Some(_) => Ok(()),
             None => Err(rustls::Error::General("the certificate names no replica".into())),
         }

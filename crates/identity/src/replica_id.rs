@@ -45,7 +45,7 @@ impl ReplicaId {
     }
 
     /// Returns a name for this process alone, which differs after a restart.
-    pub fn of_process(&self) -> String {
+    pub fn process_name(&self) -> String {
         format!("{}_{:016x}", self.0, rand::random::<u64>())
     }
 
@@ -55,7 +55,7 @@ impl ReplicaId {
     }
 
     /// Reads the name in a certificate. The certificate must contain exactly one name.
-    pub(super) fn of_certificate(certificate: &CertificateDer<'_>) -> Option<Self> {
+    pub(super) fn from_certificate(certificate: &CertificateDer<'_>) -> Option<Self> {
         let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
         let names = parsed.subject_alternative_name().ok()??;
         match names.value.general_names[..] {

@@ -46,7 +46,7 @@ pub fn certificate_lifetime(text: &[u8]) -> Option<(SystemTime, SystemTime)> {
 
 impl RootLife {
     /// Reads a certificate in DER. Returns `None` if it can't be parsed.
-    pub(super) fn of(der: &[u8]) -> Option<Self> {
+    pub(super) fn read(der: &[u8]) -> Option<Self> {
         let (begins, ends) = validity(&der.into())?;
         let (_, parsed) = X509Certificate::from_der(der).ok()?;
         Some(Self { subject: parsed.subject().to_string(), begins, ends })
@@ -55,14 +55,14 @@ impl RootLife {
     /// Returns the stage at `now`. The stages in days apply only to roots that live more than twice
     /// as long.
     pub fn stage(&self, now: SystemTime) -> RootStage {
-        let Ok(left) = self.ends.duration_since(now) else { return RootStage::Ended };
+        let Ok(remaining) = self.ends.duration_since(now) else { return RootStage::Ended };
         let life = self.ends.duration_since(self.begins).unwrap_or_default();
-        let within = |days: u32| left < DAY * days && life > DAY * days * 2;
+        let within = |days: u32| remaining < DAY * days && life > DAY * days * 2;
         if within(7) {
             RootStage::Week
         } else if within(30) {
             RootStage::Month
-        } else if left < life / 5 {
+        } else if remaining < life / 5 {
             RootStage::Fifth
         } else {
             RootStage::Fine
@@ -90,15 +90,16 @@ mod tests {
     #[test]
     fn expiry_of_a_root_has_stages() {
         let begins = SystemTime::UNIX_EPOCH;
-        let of = |life: u32| RootLife { subject: String::new(), begins, ends: begins + DAY * life };
-        let stages = |life: u32, left: [u32; 4]| {
-            left.map(|left| of(life).stage(begins + DAY * (life - left)))
+        let root =
+            |life: u32| RootLife { subject: String::new(), begins, ends: begins + DAY * life };
+        let stages = |life: u32, remaining: [u32; 4]| {
+            remaining.map(|days| root(life).stage(begins + DAY * (life - days)))
         };
         use RootStage::{Fifth, Fine, Month, Week};
         assert_eq!(stages(3650, [731, 729, 29, 6]), [Fine, Fifth, Month, Week]);
         // A root with a lifetime of a month must not be reported during all of it.
         assert_eq!(stages(30, [30, 7, 5, 1]), [Fine, Fine, Week, Week]);
         assert_eq!(stages(10, [10, 3, 1, 1]), [Fine, Fine, Fifth, Fifth]);
-        assert_eq!(of(10).stage(begins + DAY * 11), RootStage::Ended);
+        assert_eq!(root(10).stage(begins + DAY * 11), RootStage::Ended);
     }
 }

@@ -15,7 +15,7 @@ use rustls_pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use super::tls::are_alike;
+use super::tls::are_equivalent;
 use super::{RootLife, TrustRoots, pem};
 
 /// Expiry times are rounded up to the next full hour, in seconds, so that not every certificate
@@ -29,22 +29,23 @@ pub struct RootFingerprint(String);
 
 impl RootFingerprint {
     /// Returns the fingerprint of a certificate in DER.
-    pub fn of(der: &[u8]) -> Self {
+    pub fn from_der(der: &[u8]) -> Self {
         Self(strait_base::hex::sha256(der))
     }
 
     /// Returns all fingerprints in a text, in any common notation. Other lines, and text after a
     /// `#`, are ignored.
-    pub fn all_of(text: &str) -> BTreeSet<Self> {
-        let of = |line: &str| {
+    pub fn parse_all(text: &str) -> BTreeSet<Self> {
+        let fingerprint = |line: &str| {
             let line = line.split('#').next().unwrap_or_default();
             // openssl prints "sha256 Fingerprint=" first.
             let line = line.rsplit('=').next().unwrap_or_default();
             let digits: String = line.chars().filter(|c| *c != ':' && !c.is_whitespace()).collect();
-            let is_one = digits.len() == 64 && digits.bytes().all(|b| b.is_ascii_hexdigit());
-            is_one.then(|| Self(digits.to_ascii_lowercase()))
+            let is_fingerprint =
+                digits.len() == 64 && digits.bytes().all(|b| b.is_ascii_hexdigit());
+            is_fingerprint.then(|| Self(digits.to_ascii_lowercase()))
         };
-        text.lines().filter_map(of).collect()
+        text.lines().filter_map(fingerprint).collect()
     }
 }
 
@@ -91,7 +92,7 @@ impl RootRecord {
 
     /// Returns the fingerprint of the root, or `None` if the root can't be parsed.
     pub fn fingerprint(&self) -> Option<RootFingerprint> {
-        self.certificate().map(|certificate| RootFingerprint::of(&certificate))
+        self.certificate().map(|certificate| RootFingerprint::from_der(&certificate))
     }
 
     /// Returns the certificate of the root.
@@ -116,7 +117,7 @@ pub type RootRecords = BTreeMap<RootFingerprint, RootRecord>;
 pub fn assumed_records(pem: &str) -> RootRecords {
     let certificates = pem::certificates(pem.as_bytes(), "roots").unwrap_or_default();
     let record = |certificate: CertificateDer<'static>| {
-        let ends = RootLife::of(&certificate)?.ends;
+        let ends = RootLife::read(&certificate)?.ends;
         let record = RootRecord {
             pem: pem::encode(&certificate),
             since: 0,
@@ -124,7 +125,7 @@ pub fn assumed_records(pem: &str) -> RootRecords {
             last_ends: Some(seconds(ends)),
             assumed: true,
         };
-        Some((RootFingerprint::of(&certificate), record))
+        Some((RootFingerprint::from_der(&certificate), record))
     };
     certificates.into_iter().filter_map(record).collect()
 }
@@ -143,20 +144,23 @@ impl RootConflict {
     /// certificate that chains to it may be valid. Roots with the same name and key are equal.
     pub(super) fn find(roots: &[&Vec<u8>], records: &RootRecords, now: SystemTime) -> Option<Self> {
         let is_in_force = |record: &RootRecord| {
-            let life = record.certificate().and_then(|certificate| RootLife::of(&certificate));
+            let life = record.certificate().and_then(|certificate| RootLife::read(&certificate));
             record.last_ends().is_some_and(|ends| ends > now)
                 && life.is_some_and(|life| life.ends > now)
         };
         let in_force = records.iter().filter(|(_, record)| is_in_force(record));
         let in_force: BTreeSet<_> = in_force.map(|(fingerprint, _)| fingerprint.clone()).collect();
-        let known: Vec<_> = records.values().filter_map(RootRecord::certificate).collect();
-        let is_known = |der: &&Vec<u8>| {
-            known.iter().any(|known| are_alike(&CertificateDer::from(der.as_slice()), known))
+        let recorded: Vec<_> = records.values().filter_map(RootRecord::certificate).collect();
+        let is_recorded = |der: &&Vec<u8>| {
+            recorded.iter().any(|root| are_equivalent(&CertificateDer::from(der.as_slice()), root))
         };
-        if in_force.is_empty() || roots.is_empty() || roots.iter().any(is_known) {
+        if in_force.is_empty() || roots.is_empty() || roots.iter().any(is_recorded) {
             return None;
         }
-        Some(Self { new: roots.iter().map(|der| RootFingerprint::of(der)).collect(), in_force })
+        Some(Self {
+            new: roots.iter().map(|der| RootFingerprint::from_der(der)).collect(),
+            in_force,
+        })
     }
 }
 
@@ -199,14 +203,14 @@ impl RootLedger {
     pub(super) fn adopt_shared(&self, roots: &TrustRoots) {
         let shared =
             std::mem::take(&mut *self.shared.lock().unwrap_or_else(PoisonError::into_inner));
-        if roots.certificates().any(|der| shared.contains_key(&RootFingerprint::of(der))) {
+        if roots.certificates().any(|der| shared.contains_key(&RootFingerprint::from_der(der))) {
             self.merge(&shared);
         }
     }
 
     /// Returns whether the records of others belong to the same CA: they have a root in common, or
     /// are empty.
-    pub fn is_of_same_ca(&self, others: &RootRecords) -> bool {
+    pub fn has_same_ca(&self, others: &RootRecords) -> bool {
         let records = self.records.borrow();
         others.is_empty() || others.keys().any(|root| records.contains_key(root))
     }
@@ -233,7 +237,7 @@ impl RootLedger {
             let assumed = unrecorded.map(|lifetime| rounded(at + lifetime));
             for der in now.certificates() {
                 let certificate = CertificateDer::from(der.as_slice());
-                let is_known = match before {
+                let was_distributed = match before {
                     Some(before) => before.contains(&certificate),
                     None => true,
                 };
@@ -244,9 +248,9 @@ impl RootLedger {
                     last_ends: assumed,
                     assumed: assumed.is_some(),
                 };
-                let record = records.entry(RootFingerprint::of(der)).or_insert_with(new);
+                let record = records.entry(RootFingerprint::from_der(der)).or_insert_with(new);
                 // The root was removed in the meantime.
-                if !is_known && record.since < at_seconds {
+                if !was_distributed && record.since < at_seconds {
                     record.since = at_seconds;
                     record.older_end = record.older_end.max(older_end.unwrap_or(at_seconds));
                 }
@@ -287,10 +291,10 @@ impl RootLedger {
         let needed = records.iter().filter_map(|(fingerprint, record)| {
             let until = record.last_ends().filter(|until| *until > now)?;
             let certificate = record.certificate()?;
-            if given.contains_alike(&certificate) {
+            if given.contains_equivalent(&certificate) {
                 return None;
             }
-            let life = RootLife::of(&certificate).filter(|life| life.ends > now)?;
+            let life = RootLife::read(&certificate).filter(|life| life.ends > now)?;
             let (fingerprint, subject) = (fingerprint.clone(), life.subject);
             Some(NeededRoot { fingerprint, subject, certificate, until, assumed: record.assumed })
         });
@@ -339,9 +343,9 @@ mod tests {
 
     const DAY: Duration = Duration::from_secs(24 * 3600);
 
-    fn of(ca: &Ca) -> RootFingerprint {
+    fn fingerprint(ca: &Ca) -> RootFingerprint {
         let root = ca.roots().certificates().next().expect("one root").clone();
-        RootFingerprint::of(&root)
+        RootFingerprint::from_der(&root)
     }
 
     #[test]
@@ -359,7 +363,7 @@ mod tests {
             &plain[1..]
         );
         let found: Vec<String> =
-            RootFingerprint::all_of(&text).iter().map(ToString::to_string).collect();
+            RootFingerprint::parse_all(&text).iter().map(ToString::to_string).collect();
         assert_eq!(found, [plain]);
     }
 
@@ -370,10 +374,13 @@ mod tests {
         ledger.given(old.roots(), None, now);
         ledger.given(new.roots(), Some(old.roots()), now);
         assert!(ledger.needed(new.roots(), now).is_empty(), "it has signed nothing");
-        ledger.issued(&[of(&old)], now + 3 * DAY);
-        ledger.issued(&[of(&old)], now + DAY);
+        ledger.issued(&[fingerprint(&old)], now + 3 * DAY);
+        ledger.issued(&[fingerprint(&old)], now + DAY);
         let needed = ledger.needed(new.roots(), now + 2 * DAY);
-        assert_eq!(needed.iter().map(|one| &one.fingerprint).collect::<Vec<_>>(), [&of(&old)]);
+        assert_eq!(
+            needed.iter().map(|one| &one.fingerprint).collect::<Vec<_>>(),
+            [&fingerprint(&old)]
+        );
         assert!(needed[0].until >= now + 3 * DAY, "the later expiry applies");
         assert!(ledger.needed(old.roots(), now).is_empty(), "it is there");
         assert!(ledger.needed(new.roots(), now + 4 * DAY).is_empty(), "its time has come");
@@ -388,7 +395,7 @@ mod tests {
         assert!(needed.len() == 1 && needed[0].assumed, "{needed:?}");
         // A root that is added later signs nothing before it is recorded.
         ledger.given(new.roots(), Some(old.roots()), now + DAY);
-        assert_eq!(ledger.records()[&of(&new)].last_ends, None);
+        assert_eq!(ledger.records()[&fingerprint(&new)].last_ends, None);
         // A process with records assumes nothing.
         let later = RootLedger::new(ledger.records(), RootRecords::new(), 90 * DAY);
         later.given(old.roots(), None, now + 2 * DAY);
@@ -411,8 +418,9 @@ mod tests {
         assert_eq!(find(new.roots(), &ledger.records(), now), None, "nothing is recorded");
         ledger.given(old.roots(), None, now);
         assert_eq!(find(new.roots(), &ledger.records(), now), None, "it has signed nothing");
-        ledger.issued(&[of(&old)], now + DAY);
-        let conflict = RootConflict { new: [of(&new)].into(), in_force: [of(&old)].into() };
+        ledger.issued(&[fingerprint(&old)], now + DAY);
+        let conflict =
+            RootConflict { new: [fingerprint(&new)].into(), in_force: [fingerprint(&old)].into() };
         assert_eq!(find(new.roots(), &ledger.records(), now), Some(conflict.clone()));
         assert_eq!(find(&both, &ledger.records(), now), None, "they overlap");
         assert_eq!(find(old.roots(), &ledger.records(), now), None);
@@ -430,7 +438,7 @@ mod tests {
         let theirs = RootLedger::empty();
         theirs.given(old.roots(), None, now);
         theirs.given(new.roots(), Some(old.roots()), now);
-        theirs.issued(&[of(&old)], now + DAY);
+        theirs.issued(&[fingerprint(&old)], now + DAY);
         let ours = |roots: &TrustRoots| {
             let ledger = RootLedger::new(RootRecords::new(), theirs.records(), 90 * DAY);
             ledger.adopt_shared(roots);
@@ -446,16 +454,16 @@ mod tests {
         let with = |days: u32| {
             let ledger = RootLedger::empty();
             ledger.given(a.roots(), None, now);
-            ledger.issued(&[of(&a)], now + days * DAY);
+            ledger.issued(&[fingerprint(&a)], now + days * DAY);
             ledger
         };
-        let (one, two) = (with(1), with(5));
-        one.merge(&two.records());
-        two.merge(&one.records());
-        assert_eq!(one.records(), two.records());
-        assert_eq!(one.records(), with(5).records());
-        let kept = serde_json::to_string(&one.records()).expect("JSON");
-        let read: RootRecords = serde_json::from_str(&kept).expect("read again");
-        assert_eq!(read, one.records());
+        let (first, second) = (with(1), with(5));
+        first.merge(&second.records());
+        second.merge(&first.records());
+        assert_eq!(first.records(), second.records());
+        assert_eq!(first.records(), with(5).records());
+        let json = serde_json::to_string(&first.records()).expect("JSON");
+        let read: RootRecords = serde_json::from_str(&json).expect("read again");
+        assert_eq!(read, first.records());
     }
 }

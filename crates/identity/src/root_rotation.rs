@@ -54,15 +54,15 @@ pub struct RootEvidence {
 
 impl RootEvidence {
     /// Returns the evidence of a CA that has signed nothing and has no workloads.
-    pub fn none() -> Self {
+    pub fn empty() -> Self {
         #[derive(Debug)]
-        struct Nobody;
-        impl RootWitness for Nobody {
+        struct NoWitness;
+        impl RootWitness for NoWitness {
             fn lacks(&self, _: &RootBundle, _: &RootRecord, _: SystemTime) -> Vec<RootLack> {
                 Vec::new()
             }
         }
-        Self { ledger: Arc::new(RootLedger::empty()), witness: Arc::new(Nobody) }
+        Self { ledger: Arc::new(RootLedger::empty()), witness: Arc::new(NoWitness) }
     }
 }
 
@@ -131,7 +131,7 @@ pub(super) struct AuthorityInForce<'a> {
     pub(super) bundle: &'a RootBundle,
     pub(super) evidence: &'a RootEvidence,
     /// Roots that are no longer in the files.
-    pub(super) kept: &'a [NeededRoot],
+    pub(super) retained: &'a [NeededRoot],
     /// The dedicated CAs of members.
     pub(super) members: &'a [Arc<Authority>],
 }
@@ -141,12 +141,12 @@ impl AuthorityInForce<'_> {
     pub(super) fn standings(self, now: SystemTime) -> Vec<RootStanding> {
         let records = self.evidence.ledger.records();
         let standing = |der: &Vec<u8>| {
-            let (life, fingerprint) = (RootLife::of(der)?, RootFingerprint::of(der));
+            let (life, fingerprint) = (RootLife::read(der)?, RootFingerprint::from_der(der));
             let record = records.get(&fingerprint).cloned();
             let last_ends = record.as_ref().and_then(RootRecord::last_ends);
             let (step, lacks) = match last_ends {
                 _ if self.signs_below(&fingerprint) => (RootStep::Signs, Vec::new()),
-                _ if self.kept.iter().any(|kept| kept.fingerprint == fingerprint) => {
+                _ if self.retained.iter().any(|root| root.fingerprint == fingerprint) => {
                     (RootStep::Kept, Vec::new())
                 }
                 Some(ends) if ends > now => (RootStep::Wait, Vec::new()),
@@ -184,8 +184,8 @@ impl AuthorityInForce<'_> {
         }
         let records = self.evidence.ledger.records();
         let given = self.authority.roots().certificates();
-        let given: BTreeSet<_> = given.map(|der| RootFingerprint::of(der)).collect();
-        if !next.roots().certificates().any(|der| given.contains(&RootFingerprint::of(der))) {
+        let given: BTreeSet<_> = given.map(|der| RootFingerprint::from_der(der)).collect();
+        if !next.roots().certificates().any(|der| given.contains(&RootFingerprint::from_der(der))) {
             return Ok(());
         }
         let mut refusal = None;
@@ -211,7 +211,7 @@ impl AuthorityInForce<'_> {
     /// Returns whether certificates of any CA chain to this root.
     fn signs_below(self, root: &RootFingerprint) -> bool {
         let members = self.members.iter().map(|authority| &**authority);
-        members.chain([self.authority]).any(|authority| authority.leads_to(root))
+        members.chain([self.authority]).any(|authority| authority.chains_to(root))
     }
 
     fn lacks(self, record: &RootRecord, now: SystemTime) -> Vec<RootLack> {
@@ -221,7 +221,7 @@ impl AuthorityInForce<'_> {
 
 /// Returns the problem that roots are retained although the files no longer contain them, if any
 /// are.
-pub(super) fn kept(roots: &[NeededRoot]) -> Option<IdentityError> {
+pub(super) fn withdrawn_too_early(roots: &[NeededRoot]) -> Option<IdentityError> {
     let last = roots.iter().max_by_key(|root| root.until)?;
     Some(IdentityError::WithdrawnTooEarly {
         root: last.fingerprint.to_string(),

@@ -91,7 +91,7 @@ pub struct FollowedAuthority {
     /// Its location, for messages.
     pub origin: String,
     /// Its content, or the reason why it is invalid.
-    pub held: Result<AuthorityPem, String>,
+    pub content: Result<AuthorityPem, String>,
     /// Roots whose steps an operator has approved; see [`APPROVED`].
     pub approved: BTreeSet<RootFingerprint>,
 }
@@ -127,7 +127,7 @@ pub struct ServerIdentity {
     bundle: Option<(Arc<RootBundle>, SystemTime)>,
     evidence: RootEvidence,
     /// Roots that are no longer in the files but must not be removed yet.
-    kept: Vec<NeededRoot>,
+    retained: Vec<NeededRoot>,
     /// The CAs of members, without their status.
     members_sign: Arc<[Arc<Authority>]>,
 }
@@ -148,8 +148,8 @@ impl ServerIdentity {
     /// Returns the active CA with the evidence about its roots, or `None` without a CA.
     fn in_force(&self) -> Option<AuthorityInForce<'_>> {
         let (authority, bundle) = (self.authority.as_ref()?, self.root_bundle()?);
-        let (evidence, kept, members) = (&self.evidence, &*self.kept, &*self.members_sign);
-        Some(AuthorityInForce { authority, bundle, evidence, kept, members })
+        let (evidence, retained, members) = (&self.evidence, &*self.retained, &*self.members_sign);
+        Some(AuthorityInForce { authority, bundle, evidence, retained, members })
     }
 
     fn with_members(self, members: Arc<MemberAuthorities>) -> Self {
@@ -168,7 +168,7 @@ impl ServerIdentity {
         let Some(authority) = &self.authority else { return false };
         let needed = self.evidence.ledger.needed(authority.roots(), now);
         let approved = if needed.is_empty() { BTreeSet::new() } else { files.approved(settings) };
-        self.kept.iter().any(|root| root.until <= now)
+        self.retained.iter().any(|root| root.until <= now)
             || needed.iter().any(|root| !approved.contains(&root.fingerprint))
     }
 
@@ -180,18 +180,18 @@ impl ServerIdentity {
     /// Returns the conflict of the CA's roots with the roots that workloads have by these records.
     pub fn conflict_with(&self, records: &RootRecords, now: SystemTime) -> Option<RootConflict> {
         let roots = self.authority.as_ref()?.roots();
-        let is_kept = |der: &&Vec<u8>| {
-            let fingerprint = RootFingerprint::of(der);
-            self.kept.iter().any(|kept| kept.fingerprint == fingerprint)
+        let is_retained = |der: &&Vec<u8>| {
+            let fingerprint = RootFingerprint::from_der(der);
+            self.retained.iter().any(|root| root.fingerprint == fingerprint)
         };
-        let own: Vec<_> = roots.certificates().filter(|der| !is_kept(der)).collect();
+        let own: Vec<_> = roots.certificates().filter(|der| !is_retained(der)).collect();
         RootConflict::find(&own, records, now)
     }
 
     /// Returns the lifetimes of the CA's roots. Empty without a CA.
     pub fn root_lives(&self) -> Vec<RootLife> {
         let roots = self.authority.iter().flat_map(|authority| authority.roots().certificates());
-        roots.filter_map(|der| RootLife::of(der)).collect()
+        roots.filter_map(|der| RootLife::read(der)).collect()
     }
 
     /// Returns whether the bundle may differ from the roots that `peer` received with its last
@@ -260,7 +260,7 @@ pub fn start(
                     continue;
                 };
                 let current = Arc::clone(&sender.borrow());
-                rotation.tell_root_ends(&current, SystemTime::now());
+                rotation.log_root_expiry(&current, SystemTime::now());
                 if let Some(next) = rotation.apply(&settings, files, &current, SystemTime::now()) {
                     sender.send_replace(Arc::new(next));
                 }
@@ -275,20 +275,20 @@ struct Rotation {
     applied: CertificateFiles,
     last_read: CertificateFiles,
     /// Stage of root expiry that was last logged.
-    told: RootStage,
+    logged_stage: RootStage,
 }
 
 impl Rotation {
     fn new(applied: CertificateFiles) -> Self {
-        Self { last_read: applied.clone(), applied, told: RootStage::Fine }
+        Self { last_read: applied.clone(), applied, logged_stage: RootStage::Fine }
     }
 
     /// Logs the root that expires first, once per stage.
-    fn tell_root_ends(&mut self, current: &ServerIdentity, now: SystemTime) {
+    fn log_root_expiry(&mut self, current: &ServerIdentity, now: SystemTime) {
         let lives = current.root_lives();
         let nearest = lives.iter().max_by_key(|life| life.stage(now));
         let stage = nearest.map_or(RootStage::Fine, |life| life.stage(now));
-        if let Some(life) = nearest.filter(|_| stage > self.told) {
+        if let Some(life) = nearest.filter(|_| stage > self.logged_stage) {
             warn!(
                 code = codes::ROOT_ENDS.id,
                 root = life.subject,
@@ -296,7 +296,7 @@ impl Rotation {
                 "a root of the CA expires soon; rotate to another root before it expires"
             );
         }
-        self.told = stage;
+        self.logged_stage = stage;
     }
 
     /// Processes new files. Returns the identity to use from now on, if it changes.
@@ -339,7 +339,7 @@ impl Rotation {
             Err(fault) => {
                 return with_problem(
                     current,
-                    Some(CertificateProblem::of(&fault, current.problem.as_ref(), now)),
+                    Some(CertificateProblem::new(&fault, current.problem.as_ref(), now)),
                 );
             }
         };
@@ -352,13 +352,14 @@ impl Rotation {
                     report(current, &next);
                     return Some(next);
                 }
-                Err(fault) => Some(CertificateProblem::of(&fault, base.problem.as_ref(), now)),
+                Err(fault) => Some(CertificateProblem::new(&fault, base.problem.as_ref(), now)),
             }
         } else if settled {
             // The files are the active ones; the only remaining fault is that they have expired or
             // are not valid yet.
-            let lasting = expired(base, now).or_else(|| root_rotation::kept(&base.kept));
-            lasting.map(|fault| CertificateProblem::of(&fault, base.problem.as_ref(), now))
+            let lasting =
+                expired(base, now).or_else(|| root_rotation::withdrawn_too_early(&base.retained));
+            lasting.map(|fault| CertificateProblem::new(&fault, base.problem.as_ref(), now))
         } else {
             base.problem.clone()
         };
@@ -400,7 +401,7 @@ fn report(old: &ServerIdentity, new: &ServerIdentity) {
         trust_changed = new.trust_generation != old.trust_generation,
         "certificates reloaded"
     );
-    if shares_none(old, new) {
+    if replaces_all_roots(old, new) {
         warn!(
             code = "STR0708",
             "the new roots contain none of the old ones: workloads without the new roots reject certificates \
@@ -410,13 +411,13 @@ fn report(old: &ServerIdentity, new: &ServerIdentity) {
 }
 
 /// Returns whether no previous root is in the files any more, ignoring retained ones.
-fn shares_none(old: &ServerIdentity, new: &ServerIdentity) -> bool {
-    let is_kept = |der: &Vec<u8>| {
-        let fingerprint = RootFingerprint::of(der);
-        new.kept.iter().any(|kept| kept.fingerprint == fingerprint)
+fn replaces_all_roots(old: &ServerIdentity, new: &ServerIdentity) -> bool {
+    let is_retained = |der: &Vec<u8>| {
+        let fingerprint = RootFingerprint::from_der(der);
+        new.retained.iter().any(|root| root.fingerprint == fingerprint)
     };
     let stays = |der: &Vec<u8>| old.trust.certificates().any(|one| one == der);
-    !new.trust.certificates().any(|der| stays(der) && !is_kept(der))
+    !new.trust.certificates().any(|der| stays(der) && !is_retained(der))
 }
 
 /// Renews the issued serving certificate if it is due. Uses the active CA, so that a temporarily
@@ -473,28 +474,28 @@ fn build(
     let authority = match &settings.authority {
         Some(AuthorityFrom::Directory(path)) => {
             let read = |name| files.contents(&path.join(name)).map(<[u8]>::to_vec);
-            let kept = AuthorityPem::of_parts(path, read)?;
-            Some(Authority::new(&kept, &path.display().to_string(), now)?)
+            let files = AuthorityPem::read_parts(path, read)?;
+            Some(Authority::new(&files, &path.display().to_string(), now)?)
         }
         Some(AuthorityFrom::Followed(_)) => {
             let followed = files.followed.as_ref().ok_or(IdentityError::NoAuthority)?;
-            let kept = followed.held.as_ref().map_err(|reason| IdentityError::Store {
+            let content = followed.content.as_ref().map_err(|reason| IdentityError::Store {
                 reason: reason.clone(),
                 trouble: StoreTrouble::Unusable,
             })?;
-            Some(Authority::new(kept, &followed.origin, now)?)
+            Some(Authority::new(content, &followed.origin, now)?)
         }
-        Some(AuthorityFrom::Stored(kept)) => Some(Authority::new(kept, "the built-in CA", now)?),
+        Some(AuthorityFrom::Stored(files)) => Some(Authority::new(files, "the built-in CA", now)?),
         None => None,
     };
     let approved = files.approved(settings);
     if let (Some(in_force), Some(next)) = (current.and_then(ServerIdentity::in_force), &authority) {
         in_force.may_pass_to(next, &approved, now)?;
     }
-    let (authority, kept) = authority
+    let (authority, retained) = authority
         .map(|authority| keep_needed(authority, &settings.evidence, &approved, now))
         .unzip();
-    let (authority, kept) = (authority.map(Arc::new), kept.unwrap_or_default());
+    let (authority, retained) = (authority.map(Arc::new), retained.unwrap_or_default());
 
     let trust = match (&settings.client_ca, &authority) {
         (Some(path), _) => {
@@ -523,7 +524,7 @@ fn build(
     let bundle = authority.as_ref().map(|authority| {
         let new = bundle(authority.roots(), &trust);
         match current.and_then(|current| current.bundle.clone()) {
-            Some((held, since)) if *held == new => (held, since),
+            Some((current, since)) if *current == new => (current, since),
             _ => (Arc::new(new), now),
         }
     });
@@ -547,7 +548,7 @@ fn build(
         renew_at,
         bundle,
         evidence: settings.evidence.clone(),
-        kept,
+        retained,
     })
 }
 
@@ -563,7 +564,7 @@ fn next_members(
         .members
         .iter()
         .map(|(member, directory)| {
-            let (files, before) = (files.of_member(directory), before.get(member));
+            let (files, before) = (files.member_files(directory), before.get(member));
             let next = MemberAuthority::next(member, directory, files, before, mesh, now);
             (member.clone(), next)
         })
@@ -615,12 +616,12 @@ fn issued(
         return Ok((Arc::clone(&current.certificate), renew_at));
     }
     let issued = authority.issue_serving(names, now)?;
-    let left = issued.chain.not_after().duration_since(now).unwrap_or_default();
+    let remaining = issued.chain.not_after().duration_since(now).unwrap_or_default();
     let chain = issued.chain.certificates().to_vec();
     let origins = ["the issued certificate", "the issued key"];
     let certified = tls::certified_key(chain, issued.key_der(), origins, now)?;
     // Clocks may differ by half a day before a client sees an expired certificate.
-    Ok((Arc::new(certified), now + left / 2))
+    Ok((Arc::new(certified), now + remaining / 2))
 }
 
 /// The contents of all files in use or the error of reading them, and the mesh config's roots.
@@ -644,7 +645,7 @@ impl CertificateFiles {
         }
         paths.extend(settings.members.values().flat_map(|directory| authority_files(directory)));
         let followed = match &settings.authority {
-            Some(AuthorityFrom::Followed(held)) => Some(Arc::clone(&held.borrow())),
+            Some(AuthorityFrom::Followed(followed)) => Some(Arc::clone(&followed.borrow())),
             _ => None,
         };
         let read = |path: PathBuf| {
@@ -663,7 +664,7 @@ impl CertificateFiles {
         match &settings.authority {
             Some(AuthorityFrom::Directory(directory)) => {
                 let read = self.contents(&directory.join(APPROVED)).unwrap_or_default();
-                RootFingerprint::all_of(&String::from_utf8_lossy(read))
+                RootFingerprint::parse_all(&String::from_utf8_lossy(read))
             }
             Some(AuthorityFrom::Followed(_)) => {
                 self.followed.as_ref().map(|followed| followed.approved.clone()).unwrap_or_default()
@@ -673,18 +674,18 @@ impl CertificateFiles {
     }
 
     /// Returns the contents of a member's CA directory.
-    fn of_member(&self, directory: &Path) -> MemberFiles {
+    fn member_files(&self, directory: &Path) -> MemberFiles {
         let read = |name| self.contents(&directory.join(name)).map(<[u8]>::to_vec);
         let is_absent = |name| read(name).is_err_and(|error| error.kind() == ErrorKind::NotFound);
         let mut names =
             [AuthorityForm::Istio, AuthorityForm::Tls].into_iter().flat_map(AuthorityForm::names);
-        let held = match !names.all(is_absent) {
-            true => AuthorityPem::of_parts(directory, read).map(Some),
+        let content = match !names.all(is_absent) {
+            true => AuthorityPem::read_parts(directory, read).map(Some),
             false => Ok(None),
         };
         let approved = read(APPROVED).unwrap_or_default();
-        let approved = RootFingerprint::all_of(&String::from_utf8_lossy(&approved));
-        MemberFiles { held, approved }
+        let approved = RootFingerprint::parse_all(&String::from_utf8_lossy(&approved));
+        MemberFiles { content, approved }
     }
 
     fn get(&self, path: &Path) -> Result<&[u8], IdentityError> {

@@ -131,7 +131,7 @@ impl CertificateService {
                 "this CA signs for trust domain {trust_domain:?} only"
             )));
         }
-        if asks_for_another(request) {
+        if impersonates(request) {
             return Err(Status::permission_denied("this CA signs for the caller only"));
         }
         if let Some(signer) = named_signer(request) {
@@ -325,7 +325,7 @@ fn code(error: &IdentityError) -> Code {
 
 /// Returns whether the request is for the certificate of another identity, as node proxies request
 /// it for the pods of their node.
-fn asks_for_another(request: &IstioCertificateRequest) -> bool {
+fn impersonates(request: &IstioCertificateRequest) -> bool {
     field(request, "ImpersonatedIdentity").is_some()
 }
 

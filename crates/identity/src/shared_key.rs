@@ -10,7 +10,7 @@ pub struct SharedKey(hmac::Key);
 
 impl SharedKey {
     /// Derives a key for `purpose` from a secret. Each purpose has a different key.
-    pub fn of(secret: &[u8], purpose: &str) -> Self {
+    pub fn derive(secret: &[u8], purpose: &str) -> Self {
         Self::derived(&hmac::Key::new(hmac::HMAC_SHA256, secret), purpose)
     }
 
@@ -37,11 +37,11 @@ mod tests {
 
     #[test]
     fn signature_is_valid_for_its_text_key_and_purpose() {
-        let key = SharedKey::of(b"secret", "a");
+        let key = SharedKey::derive(b"secret", "a");
         let signature = key.sign("text");
-        assert!(SharedKey::of(b"secret", "a").verify("text", &signature));
-        assert!(!SharedKey::of(b"secret", "b").verify("text", &signature));
-        assert!(!SharedKey::of(b"other", "a").verify("text", &signature));
+        assert!(SharedKey::derive(b"secret", "a").verify("text", &signature));
+        assert!(!SharedKey::derive(b"secret", "b").verify("text", &signature));
+        assert!(!SharedKey::derive(b"other", "a").verify("text", &signature));
         assert!(!key.verify("text2", &signature));
         for wrong in ["", "zz", "+1", "é", &signature[1..], &signature[2..]] {
             assert!(!key.verify("text", wrong), "{wrong}");
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn signature_has_two_digits_for_each_byte() {
-        let key = SharedKey::of(b"secret", "a");
+        let key = SharedKey::derive(b"secret", "a");
         let signed = (0..).map(|number: u32| (number.to_string(), key.sign(&number.to_string())));
         let ends_in_small_byte =
             |(_, signature): &(String, String)| signature.as_bytes()[62] == b'0';

@@ -34,7 +34,7 @@ impl Ca {
     }
 
     /// Returns its root with other dates but the same name and key.
-    pub(crate) fn made_anew(&self) -> AuthorityPem {
+    pub(crate) fn with_new_dates(&self) -> AuthorityPem {
         let key = KeyPair::from_pem(&self.files.ca_key).expect("PKCS#8");
         let root = self.roots().certificates().next().expect("one root");
         let (_, parsed) = X509Certificate::from_der(root).expect("a certificate");

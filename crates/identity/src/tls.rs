@@ -42,7 +42,7 @@ pub fn provider() -> Arc<CryptoProvider> {
 pub struct TrustRoots {
     roots: Roots,
     /// Roots of trust domains with dedicated roots; no other root may sign for these domains.
-    held: BTreeMap<String, Roots>,
+    dedicated: BTreeMap<String, Roots>,
 }
 
 /// Roots by certificate in DER.
@@ -104,7 +104,7 @@ impl TrustRoots {
         }
         match ended {
             Some(error) if roots.values().all(|root| root.not_after < now) => Err(error),
-            _ => Ok(Self { roots, held: BTreeMap::new() }),
+            _ => Ok(Self { roots, dedicated: BTreeMap::new() }),
         }
     }
 
@@ -119,15 +119,15 @@ impl TrustRoots {
                 Roots::new()
             });
             for domain in domains {
-                self.held.entry(domain.clone()).or_default().extend(roots.clone());
+                self.dedicated.entry(domain.clone()).or_default().extend(roots.clone());
             }
             if domains.is_empty() {
                 self.roots.extend(roots);
             }
         }
         for own in &named.own {
-            if let Some(held) = self.held.get_mut(own) {
-                held.extend(self.roots.clone());
+            if let Some(roots) = self.dedicated.get_mut(own) {
+                roots.extend(self.roots.clone());
             }
         }
         self
@@ -151,7 +151,7 @@ impl TrustRoots {
     /// Returns each certificate in DER, including those that may only sign for their own trust
     /// domains.
     pub(super) fn certificates(&self) -> impl Iterator<Item = &Vec<u8>> {
-        self.roots.keys().chain(self.held.values().flat_map(BTreeMap::keys))
+        self.roots.keys().chain(self.dedicated.values().flat_map(BTreeMap::keys))
     }
 
     /// Returns whether the set contains `certificate`.
@@ -161,25 +161,25 @@ impl TrustRoots {
 
     /// Returns whether the set contains a root with the name and key of `certificate`: both verify
     /// the same chains.
-    pub(super) fn contains_alike(&self, certificate: &CertificateDer<'_>) -> bool {
-        self.roots.keys().any(|root| are_alike(&root.as_slice().into(), certificate))
+    pub(super) fn contains_equivalent(&self, certificate: &CertificateDer<'_>) -> bool {
+        self.roots.keys().any(|root| are_equivalent(&root.as_slice().into(), certificate))
     }
 
     /// Returns the roots, in DER, each of which alone verifies `chain`, leaf first.
     pub(super) fn leading(&self, chain: &[CertificateDer<'_>], now: SystemTime) -> Vec<&Vec<u8>> {
-        let leads = |(der, root): &(&Vec<u8>, &Root)| {
+        let verifies = |(der, root): &(&Vec<u8>, &Root)| {
             let alone = Roots::from([((*der).clone(), (*root).clone())]);
             verify(&alone, chain, now, KeyUsage::client_auth()).is_ok()
         };
-        self.roots.iter().filter(leads).map(|(der, _)| der).collect()
+        self.roots.iter().filter(verifies).map(|(der, _)| der).collect()
     }
 
     /// Adds roots. Certificates that can't be parsed are ignored.
     #[must_use]
     pub(super) fn with(mut self, further: &[CertificateDer<'static>], now: SystemTime) -> Self {
         for certificate in further {
-            if let Ok(one) = Self::new(vec![certificate.clone()], "a retained root", now) {
-                self.roots.extend(one.roots);
+            if let Ok(retained) = Self::new(vec![certificate.clone()], "a retained root", now) {
+                self.roots.extend(retained.roots);
             }
         }
         self
@@ -195,9 +195,9 @@ impl TrustRoots {
         chain: &[CertificateDer<'_>],
         now: SystemTime,
     ) -> Result<PeerIdentity, IdentityError> {
-        let domain = chain.first().and_then(|leaf| SpiffeId::of_certificate(leaf).ok());
+        let domain = chain.first().and_then(|leaf| SpiffeId::from_certificate(leaf).ok());
         self.verify_client(chain, domain.as_ref().map(SpiffeId::trust_domain), now)?;
-        PeerIdentity::of_verified(chain)
+        PeerIdentity::from_chain(chain)
     }
 
     /// Verifies the chain of a relay, leaf first, and reads its identity.
@@ -210,9 +210,9 @@ impl TrustRoots {
         now: SystemTime,
     ) -> Result<RelayIdentity, IdentityError> {
         let leaf = chain.first().ok_or(IdentityError::NoPeerCertificate)?;
-        let name = relay_identity::name_of(leaf)?;
+        let name = relay_identity::relay_name(leaf)?;
         self.verify_client(chain, name.as_ref().map(|(domain, _)| &**domain), now)?;
-        RelayIdentity::of_verified(chain)
+        RelayIdentity::from_chain(chain)
     }
 
     /// Verifies the chain of a client in trust domain `domain` with the roots of that domain.
@@ -222,12 +222,12 @@ impl TrustRoots {
         domain: Option<&str>,
         now: SystemTime,
     ) -> Result<(), IdentityError> {
-        let held = domain.and_then(|domain| self.held.get_key_value(domain));
+        let dedicated = domain.and_then(|domain| self.dedicated.get_key_value(domain));
         let verify = |roots| verify(roots, chain, now, KeyUsage::client_auth());
-        match held {
+        match dedicated {
             None => verify(&self.roots),
             Some((domain, roots)) => verify(roots).map_err(|error| {
-                let mut others = self.held.values().chain([&self.roots]);
+                let mut others = self.dedicated.values().chain([&self.roots]);
                 match others.any(|others| verify(others).is_ok()) {
                     true => IdentityError::ForeignRoot { trust_domain: domain.clone() },
                     false => error,
@@ -249,10 +249,10 @@ impl TrustRoots {
 
 /// Returns whether two roots have the same name and key: both verify the same chains while they are
 /// valid.
-pub(super) fn are_alike(one: &CertificateDer<'_>, other: &CertificateDer<'_>) -> bool {
-    let anchors = [one, other].map(|certificate| webpki::anchor_from_trusted_cert(certificate));
-    let [Ok(one), Ok(other)] = anchors else { return false };
-    one.subject == other.subject && one.subject_public_key_info == other.subject_public_key_info
+pub(super) fn are_equivalent(first: &CertificateDer<'_>, other: &CertificateDer<'_>) -> bool {
+    let anchors = [first, other].map(|certificate| webpki::anchor_from_trusted_cert(certificate));
+    let [Ok(first), Ok(other)] = anchors else { return false };
+    first.subject == other.subject && first.subject_public_key_info == other.subject_public_key_info
 }
 
 /// Verifies a chain, leaf first. webpki does not support URI name constraints and rejects chains
@@ -370,11 +370,11 @@ pub fn peer(connection: &ServerConnection) -> Result<ConnectionPeer, IdentityErr
     match (connection.alpn_protocol(), chain) {
         (Some(ALPN), None) => Ok(ConnectionPeer::Unknown),
         (Some(ALPN), Some(chain)) if is_relay => {
-            RelayIdentity::of_verified(chain).map(ConnectionPeer::EnrolledRelay)
+            RelayIdentity::from_chain(chain).map(ConnectionPeer::EnrolledRelay)
         }
-        (Some(ALPN), Some(chain)) => PeerIdentity::of_verified(chain).map(ConnectionPeer::Workload),
+        (Some(ALPN), Some(chain)) => PeerIdentity::from_chain(chain).map(ConnectionPeer::Workload),
         (Some(RELAY_ALPN), Some(chain)) => {
-            RelayIdentity::of_verified(chain).map(ConnectionPeer::Relay)
+            RelayIdentity::from_chain(chain).map(ConnectionPeer::Relay)
         }
         (Some(RELAY_ALPN), None) => Err(IdentityError::NoPeerCertificate),
         _ => Err(IdentityError::NotHttp2),

@@ -109,7 +109,7 @@ pub struct SignedToken<'a> {
     audiences: Vec<String>,
     not_before: SystemTime,
     /// Whether the token has Kubernetes' claims about the service account.
-    is_of_cluster: bool,
+    is_kubernetes: bool,
 }
 
 #[derive(Deserialize)]
@@ -166,7 +166,7 @@ impl<'a> SignedToken<'a> {
     /// expiry. A token whose subject contradicts its service account is an error too.
     pub fn read(token: &'a str) -> Result<Self, TokenFlaw> {
         let read = Self::read_any(token)?;
-        if read.is_of_cluster { Ok(read) } else { Err(TokenFlaw::Form("claims")) }
+        if read.is_kubernetes { Ok(read) } else { Err(TokenFlaw::Form("claims")) }
     }
 
     /// Parses a token of an issuer outside of all clusters, whose subject alone names the service
@@ -176,7 +176,7 @@ impl<'a> SignedToken<'a> {
     /// The errors of [`Self::read`], and an error if the token is of a cluster.
     pub fn read_outside(token: &'a str) -> Result<Self, TokenFlaw> {
         let read = Self::read_any(token)?;
-        if read.is_of_cluster { Err(TokenFlaw::Form("kubernetes.io")) } else { Ok(read) }
+        if read.is_kubernetes { Err(TokenFlaw::Form("kubernetes.io")) } else { Ok(read) }
     }
 
     fn read_any(token: &'a str) -> Result<Self, TokenFlaw> {
@@ -194,7 +194,7 @@ impl<'a> SignedToken<'a> {
             return Err(TokenFlaw::Form("crit"));
         }
         let claims: ClaimsText = part(claims, "claims").map_err(|flaw| lacking(claims, flaw))?;
-        let is_of_cluster = claims.kubernetes.is_some();
+        let is_kubernetes = claims.kubernetes.is_some();
         let (namespace, account, pod, node) = match claims.kubernetes {
             Some(KubernetesText { namespace, serviceaccount, pod, node }) => {
                 (namespace, serviceaccount.name, pod, node)
@@ -225,11 +225,11 @@ impl<'a> SignedToken<'a> {
                 expires,
             },
             audiences: match claims.aud {
-                Audiences::One(one) => vec![one],
+                Audiences::One(audience) => vec![audience],
                 Audiences::Several(all) => all,
             },
             not_before,
-            is_of_cluster,
+            is_kubernetes,
         })
     }
 

@@ -136,7 +136,7 @@ impl ProxyConfigText {
 
 fn boolean_text<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<bool>, D::Error> {
     match Value::deserialize(from)? {
-        Value::Bool(said) => Ok(Some(said)),
+        Value::Bool(value) => Ok(Some(value)),
         Value::String(text) => text.parse().map(Some).map_err(serde::de::Error::custom),
         _ => Err(serde::de::Error::custom("neither true nor false")),
     }
@@ -180,7 +180,7 @@ impl SidecarWishes {
 /// no effect here.
 fn unsupported(annotations: &Value, config: &ProxyConfigText, istio_labels: bool) -> Vec<String> {
     let names = annotations.as_object().into_iter().flat_map(|annotations| annotations.keys());
-    let names = names.filter(|name| is_of_istio(name) && !is_supported(name, istio_labels));
+    let names = names.filter(|name| is_istio_name(name) && !is_supported(name, istio_labels));
     let names = names.map(|name| format!("annotation {name}"));
     let fields = config.unsupported().map(|field| format!("{field} of annotation {CONFIG}"));
     let all: Vec<String> = names.chain(fields).collect();
@@ -194,14 +194,14 @@ fn unsupported(annotations: &Value, config: &ProxyConfigText, istio_labels: bool
     warnings
 }
 
-fn is_of_istio(name: &str) -> bool {
+fn is_istio_name(name: &str) -> bool {
     let domain = name.split_once('/').map_or("", |(domain, _)| domain);
     domain == "istio.io" || domain.ends_with(".istio.io")
 }
 
 fn is_supported(name: &str, istio_labels: bool) -> bool {
-    let is_traffic = |name: &str| TRAFFIC.iter().any(|(known, ..)| *known == name);
-    let is_resource = |name: &str| RESOURCES.iter().any(|(known, ..)| *known == name);
+    let is_traffic = |name: &str| TRAFFIC.iter().any(|(supported, ..)| *supported == name);
+    let is_resource = |name: &str| RESOURCES.iter().any(|(supported, ..)| *supported == name);
     match name.split_once('/') {
         _ if name == INJECT => istio_labels,
         _ if name == CONFIG || name == super::metrics::MERGE => true,
@@ -255,14 +255,14 @@ fn stats_flags(
 /// Returns the resources of the sidecar. If any annotation sets one, the defaults are not used, because a default limit
 /// could be below an annotated request.
 fn resources(annotations: &Value) -> Result<Value, InjectRefusal> {
-    let mut asked = json!({});
+    let mut annotated = json!({});
     for (name, kind, resource) in RESOURCES {
         if let Some(found) = Annotation::find(annotations, "sidecar.istio.io/", name) {
-            asked[kind][resource] = json!(found.quantity()?);
+            annotated[kind][resource] = json!(found.quantity()?);
         }
     }
-    if asked != json!({}) {
-        return Ok(asked);
+    if annotated != json!({}) {
+        return Ok(annotated);
     }
     Ok(json!({
         "requests": { "cpu": "100m", "memory": "128Mi" },
@@ -314,8 +314,8 @@ impl<'a> Annotation<'a> {
     }
 
     fn log_level(&self) -> Result<&'a str, InjectRefusal> {
-        let known = LOG_LEVELS.contains(&self.value);
-        known.then_some(self.value).ok_or_else(|| self.wrong(&LOG_LEVELS.join(", ")))
+        let is_level = LOG_LEVELS.contains(&self.value);
+        is_level.then_some(self.value).ok_or_else(|| self.wrong(&LOG_LEVELS.join(", ")))
     }
 
     fn component_levels(&self) -> Result<String, InjectRefusal> {
@@ -349,8 +349,8 @@ impl<'a> Annotation<'a> {
         let parts = self.value.split(',').map(str::trim).filter(|part| !part.is_empty());
         let parts: Vec<&str> = parts.collect();
         let is_interface = |part: &str| {
-            let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@".contains(&byte);
-            part.len() <= 15 && part.bytes().all(is_of_name)
+            let is_name_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@".contains(&byte);
+            part.len() <= 15 && part.bytes().all(is_name_byte)
         };
         let (good, wanted) = match kind {
             AnnotatedList::Ranges | AnnotatedList::RangesOrAll => (

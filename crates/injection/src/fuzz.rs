@@ -19,7 +19,7 @@ pub(crate) fn admission(bytes: &[u8]) -> bool {
         domain: "cluster.local".into(),
         image: "strait-agent".into(),
         redirect_image: "strait-agent".into(),
-        redirection: Redirection::of_cni(bytes.len().is_multiple_of(2)),
+        redirection: Redirection::for_cni(bytes.len().is_multiple_of(2)),
         native_sidecars: !bytes.len().is_multiple_of(3),
         dns: bytes.len().is_multiple_of(5),
         service_metrics: bytes.len().is_multiple_of(7),
@@ -31,10 +31,10 @@ pub(crate) fn admission(bytes: &[u8]) -> bool {
         return false;
     };
     // The reader skips fields that it does not need, so the whole text need not be valid JSON.
-    let Ok(asked) = serde_json::from_slice::<Value>(bytes) else { return true };
-    assert_eq!(answer["response"]["uid"], asked["request"]["uid"]);
+    let Ok(review) = serde_json::from_slice::<Value>(bytes) else { return true };
+    assert_eq!(answer["response"]["uid"], review["request"]["uid"]);
     let place = PodPlace { namespace: "shop", workload: None };
-    let pod = &asked["request"]["object"];
+    let pod = &review["request"]["object"];
     if let Injection::Injected { pod, .. } = inject(pod, place, &settings) {
         let again = inject(&pod, place, &settings);
         assert_eq!(again, Injection::Skipped(SkipReason::Already), "{pod}");

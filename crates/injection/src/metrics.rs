@@ -12,7 +12,7 @@ pub(super) const MERGE: &str = "prometheus.istio.io/merge-metrics";
 
 /// Returns the port and path of the application's metrics, for the agent. `None` if the annotations define none, or
 /// disable merging.
-pub(super) fn of_application(annotations: &Value) -> Option<Value> {
+pub(super) fn application_metrics(annotations: &Value) -> Option<Value> {
     if text(annotations, SCRAPE) != Some("true") || text(annotations, MERGE) == Some("false") {
         return None;
     }

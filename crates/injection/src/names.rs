@@ -19,7 +19,7 @@ pub(super) struct WorkloadNames {
 }
 
 impl WorkloadNames {
-    pub(super) fn of(pod: &Value, place: PodPlace<'_>) -> Self {
+    pub(super) fn from_pod(pod: &Value, place: PodPlace<'_>) -> Self {
         let labels = &pod["metadata"]["labels"];
         let label = |names: [&str; 2]| names.into_iter().find_map(|name| text(labels, name));
         let name = label(["app.kubernetes.io/name", "app"])
@@ -98,7 +98,7 @@ mod tests {
                 "ownerReferences": [{ "kind": kind, "name": name, "controller": true }],
             });
             let place = PodPlace { namespace: "shop", workload: None };
-            let names = WorkloadNames::of(&json!({ "metadata": metadata }), place);
+            let names = WorkloadNames::from_pod(&json!({ "metadata": metadata }), place);
             assert_eq!(names.name, expected, "{kind}");
             let labels = own_labels(&metadata, place, &names);
             let workload = labels.iter().find(|(name, _)| *name == "STRAIT_METRICS_WORKLOAD");

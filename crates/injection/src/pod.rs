@@ -58,10 +58,10 @@ fn try_inject(
     let mut pod = pod.clone();
     let first = items(&pod["spec"], "containers").first();
     let first = first.and_then(|container| text(container, "name")).map(str::to_owned);
-    let identity = WorkloadNames::of(&pod, place);
+    let identity = WorkloadNames::from_pod(&pod, place);
     let own = settings.service_metrics.then(|| own_labels(&pod["metadata"], place, &identity));
     let network = text(&pod["metadata"]["labels"], NETWORK_LABEL).map(str::to_owned);
-    let scraped = metrics::of_application(&pod["metadata"]["annotations"]);
+    let scraped = metrics::application_metrics(&pod["metadata"]["annotations"]);
     let fields = pod.as_object_mut().ok_or_else(|| misshapen("pod", "an object"))?;
     let spec = object(fields, "spec")?;
     let mut probes = Fields::new();
@@ -190,7 +190,7 @@ fn sidecar(
     }
     environment.extend(variables.into_iter().map(|(name, text)| value(name, text)));
     let more = settings.defaults.environment.iter();
-    environment.extend(more.map(|(name, said)| value(name, said.clone())));
+    environment.extend(more.map(|(name, text)| value(name, text.clone())));
     let mut arguments = vec!["run".to_owned()];
     if let Some(drain) = &wishes.drain {
         arguments.push(format!("--drain={drain}"));

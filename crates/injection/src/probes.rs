@@ -22,31 +22,32 @@ const HANDLER_LIMIT: u64 = 3600;
 
 /// Redirects a container's probes and handlers to the agent. Adds each original request to the given fields, by path:
 /// an HTTP, TCP or gRPC probe with a numeric port, and its timeout in seconds.
-pub(super) fn redirect(container: &mut Value, told: &mut Fields) {
+pub(super) fn redirect(container: &mut Value, agent_probes: &mut Fields) {
     let name = text(container, "name").unwrap_or_default().to_owned();
-    for (field, word) in KINDS {
-        let Some(asked) = asked(container, &container[field]) else { continue };
-        let path = format!("/app-health/{name}/{word}");
+    for (field, suffix) in KINDS {
+        let Some(agent_probe) = agent_probe(container, &container[field]) else { continue };
+        let path = format!("/app-health/{name}/{suffix}");
         let Some(probe) = container[field].as_object_mut() else { continue };
         for kind in ["httpGet", "tcpSocket", "grpc"] {
             probe.remove(kind);
         }
         probe.insert("httpGet".into(), json!({ "path": path, "port": AGENT_PORT }));
-        told.insert(path, asked);
+        agent_probes.insert(path, agent_probe);
     }
-    for (field, word) in HANDLERS {
+    for (field, suffix) in HANDLERS {
         let handler = &container["lifecycle"][field];
-        let given = handler["httpGet"].is_object().then(|| asked(container, handler)).flatten();
-        let Some(mut asked) = given else { continue };
-        asked["timeoutSeconds"] = json!(HANDLER_LIMIT);
-        let path = format!("/app-lifecycle/{name}/{word}");
+        let given =
+            handler["httpGet"].is_object().then(|| agent_probe(container, handler)).flatten();
+        let Some(mut agent_probe) = given else { continue };
+        agent_probe["timeoutSeconds"] = json!(HANDLER_LIMIT);
+        let path = format!("/app-lifecycle/{name}/{suffix}");
         container["lifecycle"][field]["httpGet"] = json!({ "path": path, "port": AGENT_PORT });
-        told.insert(path, asked);
+        agent_probes.insert(path, agent_probe);
     }
 }
 
 /// Returns the probe for the agent to make; `None` if the kubelet continues to make it.
-fn asked(container: &Value, probe: &Value) -> Option<Value> {
+fn agent_probe(container: &Value, probe: &Value) -> Option<Value> {
     let kinds = ["httpGet", "tcpSocket", "grpc"];
     let (kind, given) = kinds.into_iter().find_map(|kind| {
         let given = &probe[kind];

@@ -38,10 +38,10 @@ pub(super) fn check(pod: &Value, volumes: &[&str]) -> Result<(), InjectRefusal> 
             }
         }
         let mut ports = items(container, "ports").iter();
-        let taken = ports.find_map(|port| {
+        let reserved = ports.find_map(|port| {
             port["containerPort"].as_u64().filter(|number| PROXY_PORTS.contains(number))
         });
-        if let Some(port) = taken {
+        if let Some(port) = reserved {
             let fact = format!("its container {name} declares port {port}, which is the sidecar's");
             return Err(InjectRefusal::new(&codes::INJECT_PORT_TAKEN, fact));
         }

@@ -73,8 +73,8 @@ fn wish(metadata: &Value, istio: bool) -> Result<InjectionWish, InjectRefusal> {
         return Ok(InjectionWish::Unsaid);
     }
     // Same interpretation as in Istio: four words request injection, any other declines it.
-    let said = text(labels, ISTIO_INJECT).or_else(|| text(annotations, ISTIO_INJECT));
-    Ok(match said.map(str::to_ascii_lowercase).as_deref() {
+    let preference = text(labels, ISTIO_INJECT).or_else(|| text(annotations, ISTIO_INJECT));
+    Ok(match preference.map(str::to_ascii_lowercase).as_deref() {
         None | Some("") if text(labels, ISTIO_REVISION).is_some() => InjectionWish::Asked,
         None | Some("") => InjectionWish::Unsaid,
         Some("y" | "yes" | "true" | "on") => InjectionWish::Asked,

@@ -186,7 +186,7 @@ impl Webhook {
     }
 
     async fn answer(&self, request: Request<Incoming>) -> Result<String, NoAnswer> {
-        let Some(settings) = self.settings.of_path(request.uri().path()) else {
+        let Some(settings) = self.settings.settings_for_path(request.uri().path()) else {
             let text = "there is /inject, /inject/cluster/ID/net/NETWORK and /validate";
             return Err((StatusCode::NOT_FOUND, text.into()));
         };
@@ -251,22 +251,22 @@ fn with_type(status: StatusCode, kind: &'static str, body: String) -> Response<F
 impl WebhookSettings {
     /// Returns the settings for the cluster and network in a path, in the syntax of Istio's webhook: pairs of a word
     /// and its value after `/inject`.
-    pub fn of_path(&self, path: &str) -> Option<InjectSettings> {
+    pub fn settings_for_path(&self, path: &str) -> Option<InjectSettings> {
         let mut settings = self.inject.clone();
         let rest = path.strip_prefix("/inject")?;
         let mut segments = rest.split('/').skip(1).filter(|segment| !segment.is_empty());
         if !rest.is_empty() && !rest.starts_with('/') {
             return None;
         }
-        while let Some(word) = segments.next() {
-            match (word, segments.next()?) {
+        while let Some(key) = segments.next() {
+            match (key, segments.next()?) {
                 ("cluster", id) => settings.cluster = ClusterId::parse(id).ok()?.to_string(),
                 ("net", network) => settings.network = Some(network.to_owned()),
                 _ => return None,
             }
         }
-        let known = ClusterId::parse(&settings.cluster).ok();
-        if let Some(discovery) = known.and_then(|id| self.discovery.get(&id)) {
+        let cluster = ClusterId::parse(&settings.cluster).ok();
+        if let Some(discovery) = cluster.and_then(|id| self.discovery.get(&id)) {
             settings.discovery.clone_from(discovery);
         }
         Some(settings)

@@ -68,7 +68,7 @@ pub enum Redirection {
 
 impl Redirection {
     /// Returns the component for a cluster with or without Istio's CNI plugin.
-    pub fn of_cni(istio_cni: bool) -> Self {
+    pub fn for_cni(istio_cni: bool) -> Self {
         if istio_cni { Self::IstioCni } else { Self::InitContainer }
     }
 

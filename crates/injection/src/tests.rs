@@ -47,7 +47,7 @@ struct Differences {
 
 impl Differences {
     fn applied(self) -> InjectSettings {
-        let redirection = Redirection::of_cni(self.istio_cni);
+        let redirection = Redirection::for_cni(self.istio_cni);
         let Self { network, istio_labels, dns, service_metrics, .. } = self;
         let native_sidecars = !self.ordinary_sidecars;
         InjectSettings {
@@ -141,12 +141,12 @@ fn manifests_match_the_expected_files() {
             let each = manifests.iter_mut();
             each.flat_map(|one| inject_manifest(one, "default", &settings)).collect()
         };
-        let told = report(&inject_all(&mut manifests));
+        let report_text = report(&inject_all(&mut manifests));
         let once = manifests.clone();
         inject_all(&mut manifests);
         assert_eq!(once, manifests, "{}: twice is once", file.display());
         let mut found = parts.clone();
-        found.insert("report.txt".into(), told);
+        found.insert("report.txt".into(), report_text);
         found.entry("expected.yaml".into()).and_modify(|text| *text = yaml(&once));
         if found == parts {
             continue;

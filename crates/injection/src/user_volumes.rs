@@ -42,10 +42,11 @@ impl UserVolumes {
     /// Two volumes have one name, a mount has no volume, or the path of a mount overlaps a path of
     /// the sidecar.
     pub(super) fn check(&self, pod: &Value, own: &[(&str, &str)]) -> Result<(), InjectRefusal> {
-        let name_of = |value: &Value| text(value, "name").unwrap_or_default().to_owned();
-        let mut names: Vec<String> = items(&pod["spec"], "volumes").iter().map(name_of).collect();
+        let volume_name = |value: &Value| text(value, "name").unwrap_or_default().to_owned();
+        let mut names: Vec<String> =
+            items(&pod["spec"], "volumes").iter().map(volume_name).collect();
         names.extend(own.iter().map(|(name, _)| (*name).to_owned()));
-        for name in self.volumes.iter().map(name_of) {
+        for name in self.volumes.iter().map(volume_name) {
             if names.contains(&name) {
                 let fact = format!("its userVolume {name} has the name of another volume");
                 return Err(InjectRefusal::new(&codes::INJECT_NAME_TAKEN, fact));
@@ -53,7 +54,7 @@ impl UserVolumes {
             names.push(name);
         }
         for mount in &self.mounts {
-            let (name, path) = (name_of(mount), text(mount, "mountPath").unwrap_or_default());
+            let (name, path) = (volume_name(mount), text(mount, "mountPath").unwrap_or_default());
             let fact = if !names.contains(&name) {
                 format!("its userVolumeMount {name} names no volume of the pod and no userVolume")
             } else if let Some((_, own)) = own.iter().find(|(_, own)| overlap(path, own)) {

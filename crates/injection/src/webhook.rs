@@ -148,10 +148,10 @@ fn selections(istio_labels: bool) -> Vec<(&'static str, Vec<Value>, Vec<Value>)>
         ),
     ];
     if istio_labels {
-        let (inject, revision, of_pod) =
+        let (inject, revision, pod_label) =
             ("istio-injection", "istio.io/rev", "sidecar.istio.io/inject");
         let unlabelled = is(INJECT_LABEL, "NotIn", &["enabled"]);
-        let not_off = is(of_pod, "NotIn", &["false"]);
+        let not_off = is(pod_label, "NotIn", &["false"]);
         selections.extend([
             (
                 "istio-namespace",
@@ -176,7 +176,7 @@ fn selections(istio_labels: bool) -> Vec<(&'static str, Vec<Value>, Vec<Value>)>
                     unlabelled,
                     ordinary,
                 ],
-                vec![undecided, is(of_pod, "In", &["true"])],
+                vec![undecided, is(pod_label, "In", &["true"])],
             ),
         ]);
     }
@@ -219,15 +219,15 @@ mod tests {
     }
 
     /// Returns how many requests an API server would send for a pod, according to the selectors.
-    fn asked(namespace: &Value, pod: &Value) -> usize {
+    fn request_count(namespace: &Value, pod: &Value) -> usize {
         let fits = |labels: &Value, expressions: &Value| {
-            expressions.as_array().expect("expressions").iter().all(|one| {
-                let value = labels.get(one["key"].as_str().expect("a key"));
+            expressions.as_array().expect("expressions").iter().all(|expression| {
+                let value = labels.get(expression["key"].as_str().expect("a key"));
                 let listed = || {
-                    let values = one["values"].as_array().expect("values");
+                    let values = expression["values"].as_array().expect("values");
                     value.is_some_and(|value| values.contains(value))
                 };
-                match one["operator"].as_str().expect("an operator") {
+                match expression["operator"].as_str().expect("an operator") {
                     "In" => listed(),
                     "NotIn" => !listed(),
                     "Exists" => value.is_some(),
@@ -263,7 +263,7 @@ mod tests {
             (json!({ "istio-injection": "enabled", INJECT_LABEL: "enabled" }), istio("true"), 1),
             (json!({ "kubernetes.io/metadata.name": "kube-system" }), ours("true"), 0),
         ] {
-            assert_eq!(asked(&namespace, &pod), expected, "{namespace} {pod}");
+            assert_eq!(request_count(&namespace, &pod), expected, "{namespace} {pod}");
         }
     }
 }

@@ -33,9 +33,9 @@ pub fn inject_manifest(
         return objects.flat_map(|object| inject_manifest(object, namespace, settings)).collect();
     }
     let Some(path) = template(&kind) else { return Vec::new() };
-    let said = |field: &str| manifest["metadata"][field].as_str().map(str::to_owned);
-    let name = said("name").or_else(|| said("generateName")).unwrap_or_default();
-    let namespace = said("namespace").unwrap_or_else(|| namespace.to_owned());
+    let metadata_text = |field: &str| manifest["metadata"][field].as_str().map(str::to_owned);
+    let name = metadata_text("name").or_else(|| metadata_text("generateName")).unwrap_or_default();
+    let namespace = metadata_text("namespace").unwrap_or_else(|| namespace.to_owned());
     let workload = (kind != "Pod").then_some(name.as_str()).filter(|name| !name.is_empty());
     let place = PodPlace { namespace: &namespace, workload };
     let Some(pod) = manifest.pointer_mut(path) else { return Vec::new() };

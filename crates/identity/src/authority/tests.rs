@@ -73,7 +73,7 @@ fn names_in_a_request_are_ignored() {
         .expect("signs");
     let leaf = &chain.certificates()[0];
     let (_, parsed) = X509Certificate::from_der(leaf).expect("parses");
-    assert_eq!(SpiffeId::of_certificate(leaf), Ok(id("web")));
+    assert_eq!(SpiffeId::from_certificate(leaf), Ok(id("web")));
     assert_eq!(parsed.public_key().subject_public_key.data.as_ref(), key.public_key_raw());
     let names = parsed.subject_alternative_name().expect("parses").expect("has names");
     assert_eq!(names.value.general_names.len(), 1);
@@ -122,7 +122,7 @@ fn leaf_can_not_act_as_ca() {
 }
 
 /// Checks that a CA with its key in another form is accepted.
-fn assert_key_is_taken(form: &str, mut files: AuthorityPem, key: String) {
+fn assert_key_is_accepted(form: &str, mut files: AuthorityPem, key: String) {
     files.ca_key = key;
     if let Err(error) = Authority::new(&files, form, now()) {
         panic!("{form}: {error}");
@@ -136,7 +136,7 @@ fn key_in_sec1_form_is_accepted() {
     // PKCS#8 of a P-256 key adds 29 bytes before the SEC1 form.
     let sec1 = rustls_pki_types::PrivateSec1KeyDer::from(key.serialized_der()[29..].to_vec());
     let body = pem::encode(&CertificateDer::from(sec1.secret_sec1_der()));
-    assert_key_is_taken("SEC1", files, body.replace("CERTIFICATE", "EC PRIVATE KEY"));
+    assert_key_is_accepted("SEC1", files, body.replace("CERTIFICATE", "EC PRIVATE KEY"));
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn rsa_key_in_pkcs1_form_is_accepted() {
         cert_chain: cert.clone(),
         root_cert: cert,
     };
-    assert_key_is_taken("PKCS#1", files, key);
+    assert_key_is_accepted("PKCS#1", files, key);
 }
 
 #[test]

@@ -14,7 +14,7 @@ impl CallerRegistry for Registry {
         let answer = read.map_err(refused).map(|token| {
             let expires = token.unverified().expires;
             let proof = TokenProof { cluster: cluster.clone(), named: true, pod: None, expires };
-            Caller::of_token(id("web"), proof)
+            Caller::from_token(id("web"), proof)
         });
         Box::pin(async { answer })
     }
@@ -102,12 +102,12 @@ impl CallerRegistry for WithConfigCluster {
 async fn token_without_cluster_is_of_the_config_cluster_but_of_no_proxy() {
     let signer = Signer::new("https://issuer.example", "k1");
     let bearer = format!("Bearer {}", signer.sign(&signer.claims(SystemTime::now())));
-    let of = async |values: &[(&'static str, &str)]| {
+    let identified = async |values: &[(&'static str, &str)]| {
         identify(None, &headers(values), Some(&WithConfigCluster)).await.expect("known")
     };
-    let unnamed = of(&[("authorization", &bearer)]).await;
+    let unnamed = identified(&[("authorization", &bearer)]).await;
     assert_eq!(unnamed.token().expect("a token").cluster.as_str(), "config");
     assert!(unnamed.is_named().is_err(), "it may only read the status of others");
-    let named = of(&[("authorization", &bearer), ("clusterid", "config")]).await;
+    let named = identified(&[("authorization", &bearer), ("clusterid", "config")]).await;
     assert!(named.is_named().is_ok());
 }

@@ -14,9 +14,9 @@ struct Mesh {
 
 /// Reports that a part of the mesh lacks each root.
 #[derive(Debug)]
-struct SomebodyLacks;
+struct LackingWitness;
 
-impl RootWitness for SomebodyLacks {
+impl RootWitness for LackingWitness {
     fn lacks(&self, _: &RootBundle, _: &RootRecord, _: SystemTime) -> Vec<RootLack> {
         let (who, fact) = ("cluster west".to_owned(), "it lacks it".to_owned());
         vec![RootLack { who, fact, is_seen: true }]
@@ -24,29 +24,29 @@ impl RootWitness for SomebodyLacks {
 }
 
 impl Mesh {
-    fn of(ca: &Ca, others: &[&Ca]) -> Self {
+    fn new(ca: &Ca, others: &[&Ca]) -> Self {
         let now = SystemTime::now();
         let roots = others.iter().map(|other| &*other.files.root_cert);
         let root_cert = std::iter::once(&*ca.files.root_cert).chain(roots).collect();
         let files = AuthorityPem { root_cert, ..ca.files.clone() };
         let authority = Authority::new(&files, "mesh", now).expect("sound");
-        let evidence = RootEvidence::none();
+        let evidence = RootEvidence::empty();
         evidence.ledger.given(authority.roots(), None, now);
         Self { authority, evidence, now }
     }
 
     fn lacked(mut self) -> Self {
-        self.evidence.witness = Arc::new(SomebodyLacks);
+        self.evidence.witness = Arc::new(LackingWitness);
         self
     }
 
-    fn next(&self, held: Held, before: Option<&MemberAuthority>) -> MemberAuthority {
-        self.next_approved(held, before, BTreeSet::new())
+    fn next(&self, content: FilesContent, before: Option<&MemberAuthority>) -> MemberAuthority {
+        self.next_approved(content, before, BTreeSet::new())
     }
 
     fn next_approved(
         &self,
-        held: Held,
+        content: FilesContent,
         before: Option<&MemberAuthority>,
         approved: BTreeSet<RootFingerprint>,
     ) -> MemberAuthority {
@@ -55,21 +55,21 @@ impl Mesh {
             authority: &self.authority,
             bundle: &bundle,
             evidence: &self.evidence,
-            kept: &[],
+            retained: &[],
             members: &[],
         };
-        let (member, files) = ("east".into(), MemberFiles { held, approved });
+        let (member, files) = ("east".into(), MemberFiles { content, approved });
         MemberAuthority::next(&member, Path::new("/cas/east"), files, before, mesh, self.now)
     }
 }
 
-type Held = Result<Option<AuthorityPem>, IdentityError>;
+type FilesContent = Result<Option<AuthorityPem>, IdentityError>;
 
 fn below(ca: &Ca) -> AuthorityPem {
     ca.authority.issue_authority("east", SystemTime::now()).expect("it signs")
 }
 
-fn partial() -> Held {
+fn partial() -> FilesContent {
     Err(IdentityError::PartialAuthority { path: "/cas/east".into(), missing: vec!["ca-key.pem"] })
 }
 
@@ -80,25 +80,26 @@ fn state(own: &MemberAuthority) -> (bool, Option<&'static str>) {
 
 /// Returns whether the CA is unchanged.
 fn is_same(a: &MemberAuthority, b: &MemberAuthority) -> bool {
-    let held = |own: &MemberAuthority| own.authority.as_ref().map(Arc::as_ptr);
-    held(a) == held(b) && a.authority.is_some()
+    let pointer = |own: &MemberAuthority| own.authority.as_ref().map(Arc::as_ptr);
+    pointer(a) == pointer(b) && a.authority.is_some()
 }
 
 #[test]
 fn invalid_files_keep_the_active_ca_and_an_empty_directory_cuts_off() {
     let (ca, other) = (Ca::new(), Ca::new());
-    let mesh = Mesh::of(&ca, &[]);
+    let mesh = Mesh::new(&ca, &[]);
     let good = mesh.next(Ok(Some(below(&ca))), None);
     assert_eq!(state(&good), (true, None));
     for bad in [partial(), Ok(Some(below(&other))), Ok(Some(other.files.clone()))] {
-        let kept = mesh.next(bad, Some(&good));
-        assert_eq!(state(&kept), (true, Some("STR0555")));
-        assert!(is_same(&kept, &good));
+        let unchanged = mesh.next(bad, Some(&good));
+        assert_eq!(state(&unchanged), (true, Some("STR0555")));
+        assert!(is_same(&unchanged, &good));
     }
-    let told = mesh.next(Ok(Some(below(&other))), Some(&good)).problem.expect("a problem").message;
+    let message =
+        mesh.next(Ok(Some(below(&other))), Some(&good)).problem.expect("a problem").message;
     for part in ["member east (/cas/east)", "chain to no root of the mesh's CA", "have such a root"]
     {
-        assert!(told.contains(part), "{part} in {told}");
+        assert!(message.contains(part), "{part} in {message}");
     }
     let cut = mesh.next(Ok(None), Some(&good));
     assert_eq!(state(&cut), (false, Some("STR0556")));
@@ -114,7 +115,7 @@ fn invalid_files_keep_the_active_ca_and_an_empty_directory_cuts_off() {
 #[test]
 fn unchanged_state_is_reported_once() {
     let ca = Ca::new();
-    let mesh = Mesh::of(&ca, &[]);
+    let mesh = Mesh::new(&ca, &[]);
     let files = below(&ca);
     let good = mesh.next(Ok(Some(files.clone())), None);
     assert!(good.differs_from(None));
@@ -129,7 +130,7 @@ fn unchanged_state_is_reported_once() {
 #[test]
 fn expired_intermediate_does_not_sign() {
     let ca = Ca::new();
-    let mut mesh = Mesh::of(&ca, &[]);
+    let mut mesh = Mesh::new(&ca, &[]);
     let files = below(&ca);
     let good = mesh.next(Ok(Some(files.clone())), None);
     mesh.now += super::super::authority::INTERMEDIATE_LIFETIME + Duration::from_secs(1);
@@ -139,45 +140,45 @@ fn expired_intermediate_does_not_sign() {
 }
 
 #[test]
-fn other_root_signs_for_a_member_once_no_part_is_seen_to_lack_it() {
+fn other_root_signs_for_a_member_once_no_part_lacks_it() {
     let (old, new) = (Ca::new(), Ca::new());
-    let (alone, both) = (Mesh::of(&old, &[]), Mesh::of(&old, &[&new]));
-    let held = alone.next(Ok(Some(below(&old))), None);
+    let (alone, both) = (Mesh::new(&old, &[]), Mesh::new(&old, &[&new]));
+    let active = alone.next(Ok(Some(below(&old))), None);
     // If the root is new in the same step, it is distributed first.
     let files = below(&new);
-    let same_step = both.next(Ok(Some(files.clone())), Some(&held));
-    let led_by = |own: &MemberAuthority, ca: &Ca| {
+    let same_step = both.next(Ok(Some(files.clone())), Some(&active));
+    let chains_to = |own: &MemberAuthority, ca: &Ca| {
         let authority = own.authority.as_ref().expect("it signs");
-        authority.leads_to(&ca.authority.leading()[0])
+        authority.chains_to(&ca.authority.leading()[0])
     };
-    assert!(led_by(&same_step, &old));
+    assert!(chains_to(&same_step, &old));
     let both = both.lacked();
     let waits = both.next(Ok(Some(files.clone())), Some(&same_step));
     assert_eq!(state(&waits), (true, Some("STR0550")));
-    assert!(led_by(&waits, &old) && is_same(&waits, &same_step));
-    let told = &waits.problem.as_ref().expect("a problem").message;
-    assert!(told.contains("cluster west: it lacks it"), "{told}");
+    assert!(chains_to(&waits, &old) && is_same(&waits, &same_step));
+    let message = &waits.problem.as_ref().expect("a problem").message;
+    assert!(message.contains("cluster west: it lacks it"), "{message}");
     // An operator approves, or all parts have the root.
     let approved = [new.authority.leading()[0].clone()].into();
     let signs = both.next_approved(Ok(Some(files.clone())), Some(&waits), approved);
-    assert!(led_by(&signs, &new) && signs.problem.is_none());
-    let all_have_it = Mesh::of(&old, &[&new]);
-    assert!(led_by(&all_have_it.next(Ok(Some(files.clone())), Some(&waits)), &new));
+    assert!(chains_to(&signs, &new) && signs.problem.is_none());
+    let all_have_it = Mesh::new(&old, &[&new]);
+    assert!(chains_to(&all_have_it.next(Ok(Some(files.clone())), Some(&waits)), &new));
     // A CA below the mesh's signing root does not wait, and neither does a process that starts.
     assert!(both.next(Ok(Some(below(&old))), Some(&waits)).problem.is_none());
-    assert!(led_by(&both.next(Ok(Some(files)), None), &new));
+    assert!(chains_to(&both.next(Ok(Some(files)), None), &new));
 }
 
 #[test]
 fn ca_of_a_member_ends_with_its_last_root() {
     let (old, new) = (Ca::new(), Ca::new());
     let files = below(&old);
-    let held = Mesh::of(&old, &[&new]).next(Ok(Some(files.clone())), None);
+    let active = Mesh::new(&old, &[&new]).next(Ok(Some(files.clone())), None);
     // The mesh's CA changes to the other root while both are distributed: the member's CA
     // continues.
-    let passed = Mesh::of(&new, &[&old]).next(Ok(Some(files.clone())), Some(&held));
+    let passed = Mesh::new(&new, &[&old]).next(Ok(Some(files.clone())), Some(&active));
     assert_eq!(state(&passed), (true, None));
-    let gone = Mesh::of(&new, &[]);
+    let gone = Mesh::new(&new, &[]);
     let refused = gone.next(Ok(Some(files.clone())), Some(&passed));
     assert_eq!(state(&refused), (false, Some("STR0555")));
     assert_eq!(state(&gone.next(Ok(Some(files)), Some(&refused))), (false, Some("STR0555")));
@@ -186,7 +187,7 @@ fn ca_of_a_member_ends_with_its_last_root() {
 #[test]
 fn root_of_a_members_ca_counts_as_signing() {
     let (old, new) = (Ca::new(), Ca::new());
-    let mesh = Mesh::of(&new, &[&old]);
+    let mesh = Mesh::new(&new, &[&old]);
     let own = mesh.next(Ok(Some(below(&old))), None);
     let ledger = RootLedger::empty();
     ledger.given(mesh.authority.roots(), None, mesh.now);
@@ -196,7 +197,7 @@ fn root_of_a_members_ca_counts_as_signing() {
         let bundle = RootBundle { pem: "".into(), certificates: BTreeSet::new() };
         let (authority, evidence) = (&mesh.authority, &evidence);
         let in_force =
-            AuthorityInForce { authority, bundle: &bundle, evidence, kept: &[], members };
+            AuthorityInForce { authority, bundle: &bundle, evidence, retained: &[], members };
         let standings = in_force.standings(mesh.now);
         standings.iter().map(|root| root.step.as_str()).collect::<Vec<_>>()
     };

@@ -13,8 +13,9 @@ fn name(text: &str) -> ReplicaId {
     ReplicaId::parse(text).expect("a valid name")
 }
 
-fn settings(authority: &Arc<Authority>, of: &str) -> ReplicaTls {
-    ReplicaTls::new(Arc::clone(authority), &name(of), SystemTime::now()).expect("it signs")
+fn settings(authority: &Arc<Authority>, replica_name: &str) -> ReplicaTls {
+    ReplicaTls::new(Arc::clone(authority), &name(replica_name), SystemTime::now())
+        .expect("it signs")
 }
 
 /// Performs a handshake and returns the names that the server and the client see.
@@ -27,7 +28,7 @@ async fn meet(
         let accepted = TlsAcceptor::from(Arc::clone(server)).accept(near).await;
         let mut stream = accepted.map_err(|error| error.to_string())?;
         stream.write_all(b"x").await.map_err(|error| error.to_string())?;
-        let peer = of_chain(stream.get_ref().1.peer_certificates());
+        let peer = peer_name(stream.get_ref().1.peer_certificates());
         peer.map_err(|error| error.to_string())
     };
     let connect = async {
@@ -36,16 +37,16 @@ async fn meet(
         let mut stream = connected.map_err(|error| error.to_string())?;
         // The server refuses a client only after the client's part of the handshake.
         stream.read_exact(&mut [0]).await.map_err(|error| error.to_string())?;
-        let peer = of_chain(stream.get_ref().1.peer_certificates());
+        let peer = peer_name(stream.get_ref().1.peer_certificates());
         peer.map_err(|error| error.to_string())
     };
     let both = async { tokio::join!(accept, connect) };
     tokio::time::timeout(Duration::from_secs(10), both).await.expect("the handshake ends")
 }
 
-/// Returns a client with the settings of `of` that presents another certificate.
-fn presenting(of: &ReplicaTls, (chain, key): Pair) -> Arc<ClientConfig> {
-    let verifier = ReplicaVerifier::of(&of.authority, SystemTime::now()).expect("sound");
+/// Returns a client with the settings of `tls` that presents another certificate.
+fn presenting(tls: &ReplicaTls, (chain, key): Pair) -> Arc<ClientConfig> {
+    let verifier = ReplicaVerifier::new(&tls.authority, SystemTime::now()).expect("sound");
     let mut config = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])
         .expect("supported")
@@ -64,8 +65,11 @@ fn is_client(params: &mut rcgen::CertificateParams) {
 #[tokio::test]
 async fn replicas_with_one_ca_learn_each_others_names() {
     let authority = Arc::new(Ca::new().authority);
-    let (one, two) = (settings(&authority, "strait-a"), settings(&authority, "strait-b"));
-    assert_eq!(meet(&one.server, &two.client).await, (Ok(name("strait-b")), Ok(name("strait-a"))));
+    let (first, second) = (settings(&authority, "strait-a"), settings(&authority, "strait-b"));
+    assert_eq!(
+        meet(&first.server, &second.client).await,
+        (Ok(name("strait-b")), Ok(name("strait-a")))
+    );
 }
 
 #[tokio::test]
@@ -75,9 +79,9 @@ async fn workload_is_never_accepted_as_a_replica() {
     let dns = ca.invalid(&["strait-b"], is_client);
     let two_names = ca.invalid(&["strait://replica/strait-b", "strait-b"], is_client);
     let spiffe = ca.invalid(&["spiffe://cluster.local/strait/replica/strait-b"], is_client);
-    let one = settings(&Arc::new(ca.authority), "strait-a");
+    let replica = settings(&Arc::new(ca.authority), "strait-a");
     for pair in [workload, dns, two_names, spiffe] {
-        let (accepted, _) = meet(&one.server, &presenting(&one, pair)).await;
+        let (accepted, _) = meet(&replica.server, &presenting(&replica, pair)).await;
         accepted.expect_err("it is no replica");
     }
 }
@@ -103,12 +107,12 @@ async fn ca_below_the_ca_of_replicas_cannot_create_a_replica() {
     let member = Authority::new(&files, "member", SystemTime::now()).expect("sound");
     let issued = member.issue_replica(&name("strait-b"), SystemTime::now()).expect("it signs");
     let pair = (issued.chain.certificates().to_vec(), issued.key_der());
-    let one = settings(&Arc::new(parent.authority), "strait-a");
-    let (accepted, _) = meet(&one.server, &presenting(&one, pair)).await;
+    let replica = settings(&Arc::new(parent.authority), "strait-a");
+    let (accepted, _) = meet(&replica.server, &presenting(&replica, pair)).await;
     accepted.expect_err("its CA is not the CA of the replicas");
 
     let other = settings(&Arc::new(member), "strait-c");
-    let (accepted, connected) = meet(&other.server, &one.client).await;
+    let (accepted, connected) = meet(&other.server, &replica.client).await;
     assert!(accepted.is_err() && connected.is_err(), "they share only the root");
 }
 

@@ -34,7 +34,7 @@ impl Running {
             authority: Some(AuthorityFrom::Directory(dir.to_owned())),
             named: no_names(),
             clients: ClientCertificates::Required,
-            evidence: RootEvidence::none(),
+            evidence: RootEvidence::empty(),
             members: Default::default(),
         })
     }
@@ -48,7 +48,7 @@ impl Running {
             authority: None,
             named: no_names(),
             clients: ClientCertificates::Required,
-            evidence: RootEvidence::none(),
+            evidence: RootEvidence::empty(),
             members: Default::default(),
         })
     }
@@ -168,10 +168,10 @@ async fn roots_and_ca_rotate_without_a_refused_handshake() {
         running.let_in(&old_web, trust).await.expect("both roots, old CA");
     }
 
-    let mut signing_anew = new.files.clone();
-    signing_anew.root_cert = both(&old, &new);
-    running.write_authority(&signing_anew);
-    let signs_anew = |identity: &ServerIdentity| {
+    let mut new_signer = new.files.clone();
+    new_signer.root_cert = both(&old, &new);
+    running.write_authority(&new_signer);
+    let is_signed_by_new = |identity: &ServerIdentity| {
         identity.authority.as_ref().is_some_and(|authority| {
             let issued =
                 authority.issue_workload(&id("x"), authority::LIFETIME_DEFAULT, SystemTime::now());
@@ -180,7 +180,7 @@ async fn roots_and_ca_rotate_without_a_refused_handshake() {
             })
         })
     };
-    let identity = running.until(signs_anew).await;
+    let identity = running.until(is_signed_by_new).await;
     assert_eq!(identity.trust_generation, 1);
     // A proxy without the new root still trusts the server.
     for (pair, trust) in
@@ -230,7 +230,7 @@ async fn swap_of_kubernetes_data_directory_is_detected() {
         authority: None,
         named: no_names(),
         clients: ClientCertificates::Required,
-        evidence: RootEvidence::none(),
+        evidence: RootEvidence::empty(),
         members: Default::default(),
     };
     let mut identity = start(settings, FAST, &tasks).expect("a good first set");
@@ -254,7 +254,7 @@ fn state(ca: &Ca, now: SystemTime) -> (CertificateSettings, Rotation, ServerIden
         authority: Some(AuthorityFrom::Stored(ca.files.clone())),
         named: no_names(),
         clients: ClientCertificates::Required,
-        evidence: RootEvidence::none(),
+        evidence: RootEvidence::empty(),
         members: Default::default(),
     };
     let files = CertificateFiles::read(&settings);
@@ -287,7 +287,7 @@ fn serving_certificate_is_renewed_despite_an_invalid_ca_directory() {
         authority: Some(AuthorityFrom::Directory(path.clone())),
         named: no_names(),
         clients: ClientCertificates::Required,
-        evidence: RootEvidence::none(),
+        evidence: RootEvidence::empty(),
         members: Default::default(),
     };
     let start = SystemTime::now();
@@ -320,7 +320,7 @@ fn expired_serving_certificate_is_a_problem() {
         authority: None,
         named: no_names(),
         clients: ClientCertificates::Required,
-        evidence: RootEvidence::none(),
+        evidence: RootEvidence::empty(),
         members: Default::default(),
     };
     let now = SystemTime::now();
@@ -347,8 +347,10 @@ fn incompletely_written_files_are_skipped() {
     for name in ["a", "b", "c"] {
         assert!(rotation.apply(&settings, files(name), &first, now).is_none());
     }
-    let settled =
-        CertificateSettings { authority: Some(AuthorityFrom::Stored(ca.made_anew())), ..settings };
+    let settled = CertificateSettings {
+        authority: Some(AuthorityFrom::Stored(ca.with_new_dates())),
+        ..settings
+    };
     let next = rotation.apply(&settled, files("c"), &first, now).expect("twice the same");
     assert_eq!(next.trust_generation, 1);
 }
@@ -356,27 +358,27 @@ fn incompletely_written_files_are_skipped() {
 #[test]
 fn followed_ca_is_never_replaced_by_an_invalid_one() {
     let (a, b, now) = (Ca::new(), Ca::new(), SystemTime::now());
-    let of = |held| {
+    let followed = |content| {
         let (origin, approved) =
-            ("Secret s/cacerts".to_owned(), RootFingerprint::all_of(&fingerprint(&b)));
-        Arc::new(FollowedAuthority { origin, held, approved })
+            ("Secret s/cacerts".to_owned(), RootFingerprint::parse_all(&fingerprint(&b)));
+        Arc::new(FollowedAuthority { origin, content, approved })
     };
-    let (change, held) = watch::channel(of(Ok(a.files.clone())));
+    let (change, receiver) = watch::channel(followed(Ok(a.files.clone())));
     let (mut settings, _, _) = state(&a, now);
-    settings.authority = Some(AuthorityFrom::Followed(held));
+    settings.authority = Some(AuthorityFrom::Followed(receiver));
     let files = CertificateFiles::read(&settings);
     let mut current = build(&settings, &files, None, now).expect("sound");
     let mut rotation = Rotation::new(files);
     let mut read = |current: &ServerIdentity| {
         rotation.apply(&settings, CertificateFiles::read(&settings), current, now)
     };
-    change.send_replace(of(Err("Secret s/cacerts lacks ca-key.pem".to_owned())));
+    change.send_replace(followed(Err("Secret s/cacerts lacks ca-key.pem".to_owned())));
     assert!(read(&current).is_none(), "seen once");
     current = read(&current).expect("a problem");
     let problem = current.problem.as_ref().expect("it is shown");
     assert!(problem.message.contains("lacks ca-key.pem"), "{}", problem.message);
     assert_eq!(*current.trust, *a.authority.roots().as_ref(), "the valid roots stay active");
-    change.send_replace(of(Ok(b.files.clone())));
+    change.send_replace(followed(Ok(b.files.clone())));
     assert!(read(&current).is_none(), "seen once");
     current = read(&current).expect("the new one");
     assert_eq!(*current.trust, *b.authority.roots().as_ref());
@@ -391,7 +393,7 @@ fn invalid_first_set_is_an_error() {
         authority: Some(AuthorityFrom::Directory("/nonexistent".into())),
         named: no_names(),
         clients: ClientCertificates::Required,
-        evidence: RootEvidence::none(),
+        evidence: RootEvidence::empty(),
         members: Default::default(),
     };
     let tasks = Supervisor::new();
@@ -399,21 +401,21 @@ fn invalid_first_set_is_an_error() {
         start(missing.clone(), FAST, &tasks),
         Err(IdentityError::PartialAuthority { .. })
     ));
-    let none = CertificateSettings { authority: None, ..missing };
-    assert!(matches!(start(none, FAST, &tasks), Err(IdentityError::NoAuthority)));
+    let without_authority = CertificateSettings { authority: None, ..missing };
+    assert!(matches!(start(without_authority, FAST, &tasks), Err(IdentityError::NoAuthority)));
 }
 
 #[tokio::test]
 async fn roots_of_the_mesh_config_apply_while_it_names_them() {
     let (mesh, west) = (Ca::new(), Ca::new());
-    let (named, named_seen) = watch::channel(Arc::default());
+    let (named, named_receiver) = watch::channel(Arc::default());
     let mut running = Running::start(&[], |_| CertificateSettings {
         serving: Serving::Issued { names: default_names("strait-system") },
         client_ca: None,
         authority: Some(AuthorityFrom::Stored(mesh.files.clone())),
-        named: named_seen,
+        named: named_receiver,
         clients: ClientCertificates::Required,
-        evidence: RootEvidence::none(),
+        evidence: RootEvidence::empty(),
         members: Default::default(),
     });
     let client = || west.invalid(&["spiffe://west.example/ns/shop/sa/web"], |_| {});
@@ -429,9 +431,9 @@ async fn roots_of_the_mesh_config_apply_while_it_names_them() {
 
 /// Reports that a part of the mesh lacks each root, while the flag is set.
 #[derive(Debug, Default)]
-struct Somebody(std::sync::atomic::AtomicBool);
+struct LackingWitness(std::sync::atomic::AtomicBool);
 
-impl RootWitness for Somebody {
+impl RootWitness for LackingWitness {
     fn lacks(&self, _: &RootBundle, _: &RootRecord, _: SystemTime) -> Vec<RootLack> {
         let lacks = self.0.load(std::sync::atomic::Ordering::Relaxed);
         let lack = RootLack {
@@ -453,23 +455,24 @@ struct FollowedCa {
 
 impl FollowedCa {
     fn start(files: &AuthorityPem, evidence: RootEvidence, now: SystemTime) -> Self {
-        let (change, held) = watch::channel(Self::of(files, ""));
+        let (change, receiver) = watch::channel(Self::followed(files, ""));
         let (mut settings, ..) = state(&Ca::new(), now);
-        (settings.authority, settings.evidence) = (Some(AuthorityFrom::Followed(held)), evidence);
+        (settings.authority, settings.evidence) =
+            (Some(AuthorityFrom::Followed(receiver)), evidence);
         let files = CertificateFiles::read(&settings);
         let current = build(&settings, &files, None, now).expect("sound");
         remember(&settings, None, &current, now);
         Self { change, settings, rotation: Rotation::new(files), current }
     }
 
-    fn of(files: &AuthorityPem, approved: &str) -> Arc<FollowedAuthority> {
-        let approved = RootFingerprint::all_of(approved);
+    fn followed(files: &AuthorityPem, approved: &str) -> Arc<FollowedAuthority> {
+        let approved = RootFingerprint::parse_all(approved);
         let origin = "Secret s/cacerts".to_owned();
-        Arc::new(FollowedAuthority { origin, held: Ok(files.clone()), approved })
+        Arc::new(FollowedAuthority { origin, content: Ok(files.clone()), approved })
     }
 
     fn change(&mut self, files: &AuthorityPem, approved: &str, now: SystemTime) {
-        self.change.send_replace(Self::of(files, approved));
+        self.change.send_replace(Self::followed(files, approved));
         self.read(now);
     }
 
@@ -499,9 +502,9 @@ fn fingerprint(ca: &Ca) -> String {
 #[test]
 fn missing_root_signs_nothing_until_an_operator_approves() {
     let (old, new, now) = (Ca::new(), Ca::new(), SystemTime::now());
-    let witness = Arc::new(Somebody(true.into()));
+    let witness = Arc::new(LackingWitness(true.into()));
     let ledger = Arc::new(RootLedger::empty());
-    let evidence = RootEvidence { ledger, witness: Arc::<Somebody>::clone(&witness) };
+    let evidence = RootEvidence { ledger, witness: Arc::<LackingWitness>::clone(&witness) };
     let mut ca = FollowedCa::start(&old.files, evidence.clone(), now);
     let signing = AuthorityPem { root_cert: both(&old, &new), ..new.files.clone() };
     // Signs in the same step in which the root is added, before any workload has it.
@@ -532,45 +535,45 @@ fn missing_root_signs_nothing_until_an_operator_approves() {
 #[test]
 fn root_removed_too_early_stays_until_its_last_certificate_expires() {
     let (old, new, now) = (Ca::new(), Ca::new(), SystemTime::now());
-    let (day, evidence) = (Duration::from_secs(24 * 3600), RootEvidence::none());
+    let (day, evidence) = (Duration::from_secs(24 * 3600), RootEvidence::empty());
     let two = AuthorityPem { root_cert: both(&old, &new), ..old.files.clone() };
     let mut ca = FollowedCa::start(&two, evidence.clone(), now);
     evidence.ledger.issued(old.authority.leading(), now + 3 * day);
     ca.change(&AuthorityPem { root_cert: both(&old, &new), ..new.files.clone() }, "", now);
     ca.change(&new.files, "", now);
-    let is_kept = |ca: &FollowedCa, now| {
+    let is_retained = |ca: &FollowedCa, now| {
         let peer = old.workload("web");
         let steps = ca.steps(now);
-        let kept = steps.contains(&(fingerprint(&old), RootStep::Kept));
-        assert_eq!(kept, ca.current.trust.authenticate(&peer.0, SystemTime::now()).is_ok());
-        assert_eq!(kept, ca.code() == Some("STR0551"));
-        kept
+        let retained = steps.contains(&(fingerprint(&old), RootStep::Kept));
+        assert_eq!(retained, ca.current.trust.authenticate(&peer.0, SystemTime::now()).is_ok());
+        assert_eq!(retained, ca.code() == Some("STR0551"));
+        retained
     };
-    assert!(is_kept(&ca, now));
+    assert!(is_retained(&ca, now));
     assert_eq!(
         ca.steps(now)[0],
         (fingerprint(&new), RootStep::Signs),
         "the rest of the files is active"
     );
     // A process that starts with these files has the records, like another replica.
-    let kept = serde_json::to_string(&evidence.ledger.records()).expect("JSON");
-    let read = serde_json::from_str(&kept).expect("read again");
+    let json = serde_json::to_string(&evidence.ledger.records()).expect("JSON");
+    let read = serde_json::from_str(&json).expect("read again");
     let ledger = Arc::new(RootLedger::new(read, Default::default(), 90 * day));
     let restarted = RootEvidence { ledger, witness: Arc::clone(&evidence.witness) };
     let mut again = FollowedCa::start(&new.files, restarted, now + day);
     again.read(now + day);
-    assert!(is_kept(&again, now + day));
+    assert!(is_retained(&again, now + day));
     again.read(now + 4 * day);
-    assert!(!is_kept(&again, now + 4 * day), "it is removed automatically");
+    assert!(!is_retained(&again, now + 4 * day), "it is removed automatically");
     // The key was stolen: an operator ends the wait immediately.
     ca.change(&new.files, &fingerprint(&old), now);
-    assert!(!is_kept(&ca, now));
+    assert!(!is_retained(&ca, now));
 }
 
 #[test]
 fn ca_without_a_previous_root_applies_immediately_with_a_warning() {
     let (old, new, now) = (Ca::new(), Ca::new(), SystemTime::now());
-    let witness = Arc::new(Somebody(true.into()));
+    let witness = Arc::new(LackingWitness(true.into()));
     let evidence = RootEvidence { ledger: Arc::new(RootLedger::empty()), witness };
     let mut ca = FollowedCa::start(&old.files, evidence.clone(), now);
     evidence.ledger.issued(old.authority.leading(), now + Duration::from_secs(3600));
@@ -578,19 +581,19 @@ fn ca_without_a_previous_root_applies_immediately_with_a_warning() {
     ca.change(&new.files, "", now);
     let steps = [(fingerprint(&new), RootStep::Signs), (fingerprint(&old), RootStep::Kept)];
     assert_eq!((ca.code(), ca.steps(now)), (Some("STR0551"), steps.to_vec()));
-    assert!(shares_none(&before, &ca.current));
+    assert!(replaces_all_roots(&before, &ca.current));
     ca.change(&AuthorityPem { root_cert: both(&old, &new), ..new.files.clone() }, "", now);
-    assert!(!shares_none(&before, &ca.current));
+    assert!(!replaces_all_roots(&before, &ca.current));
 }
 
 #[test]
 fn root_renewed_with_the_same_key_needs_no_steps() {
     let (old, now) = (Ca::new(), SystemTime::now());
-    let witness = Arc::new(Somebody(true.into()));
+    let witness = Arc::new(LackingWitness(true.into()));
     let evidence = RootEvidence { ledger: Arc::new(RootLedger::empty()), witness };
     let mut ca = FollowedCa::start(&old.files, evidence.clone(), now);
     evidence.ledger.issued(old.authority.leading(), now + Duration::from_secs(3600));
-    let longer = old.made_anew();
+    let longer = old.with_new_dates();
     ca.change(&longer, "", now);
     assert_eq!(ca.code(), None);
     assert_eq!(ca.steps(now).len(), 1, "both roots verify the same certificates");

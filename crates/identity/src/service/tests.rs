@@ -51,7 +51,7 @@ fn service_with<const N: usize>(
         authority: Some(AuthorityFrom::Stored(ca.files.clone())),
         named: no_names(),
         clients: ClientCertificates::Optional,
-        evidence: RootEvidence::none(),
+        evidence: RootEvidence::empty(),
         members: members.map(|(member, folder)| (member.into(), folder.to_owned())).into(),
     };
     let identity = rotation::start(settings, Duration::from_millis(5), &tasks).expect("a sound CA");
@@ -82,7 +82,7 @@ fn request(
     if let Some(ca) = caller {
         let (chain, _) = ca.workload("web");
         let peer = ca.roots().authenticate(&chain, SystemTime::now()).expect("verifies");
-        let caller = Caller::of_certificate(Arc::new(peer), Some("east".into()));
+        let caller = Caller::from_certificate(Arc::new(peer), Some("east".into()));
         request.extensions_mut().insert(caller);
     }
     request
@@ -165,11 +165,11 @@ async fn certificate_is_renewed_only_if_its_pod_is_known_or_by_token() {
     let by_certificate = |name: &str, cluster: Option<&str>| {
         let (chain, _) = ca.workload(name);
         let peer = ca.roots().authenticate(&chain, SystemTime::now()).expect("verifies");
-        Caller::of_certificate(Arc::new(peer), cluster.map(ClusterId::from))
+        Caller::from_certificate(Arc::new(peer), cluster.map(ClusterId::from))
     };
     let proof =
         TokenProof { cluster: "west".into(), named: true, pod: None, expires: SystemTime::now() };
-    let by_token = Caller::of_token(id("db"), proof);
+    let by_token = Caller::from_token(id("db"), proof);
     for (caller, code) in [
         (by_token, None),
         (by_certificate("web", Some("east")), None),
@@ -195,22 +195,26 @@ async fn certificates_are_exchanged_for_30_days_and_then_only_by_token() {
     let (chain, _) = ca.workload("web");
     let peer = ca.roots().authenticate(&chain, start).expect("verifies");
     let csr = |peer: PeerIdentity| {
-        let caller = Caller::of_certificate(Arc::new(peer), Some("east".into()));
+        let caller = Caller::from_certificate(Arc::new(peer), Some("east".into()));
         let long = request(None, |request| request.validity_duration = 60 * 86_400);
         (caller, long.into_inner())
     };
-    let (caller, asked) = csr(peer);
-    let first = service.sign(&caller, asked, start).await.expect("the time starts now");
-    let (caller, asked) = csr(peer_of_at(&ca, first, start + day));
-    let second = service.sign(&caller, asked, start + 25 * day).await.expect("within 30 days");
-    let (caller, asked) = csr(peer_of_at(&ca, second, start + 26 * day));
-    let late = service.sign(&caller, asked, start + 35 * day).await.expect_err("too long");
+    let (caller, csr_request) = csr(peer);
+    let first = service.sign(&caller, csr_request, start).await.expect("the time starts now");
+    let (caller, csr_request) = csr(peer_at(&ca, first, start + day));
+    let second =
+        service.sign(&caller, csr_request, start + 25 * day).await.expect("within 30 days");
+    let (caller, csr_request) = csr(peer_at(&ca, second, start + 26 * day));
+    let late = service.sign(&caller, csr_request, start + 35 * day).await.expect_err("too long");
     assert_eq!(late.code(), Code::PermissionDenied);
     assert!(late.message().starts_with("STR0554"), "{late}");
     let proof = TokenProof { cluster: "east".into(), named: true, pod: None, expires: start };
-    let by_token = Caller::of_token(id("web"), proof);
-    let (_, asked) = csr(ca.roots().authenticate(&chain, start).expect("verifies"));
-    service.sign(&by_token, asked, start + 35 * day).await.expect("a token restarts the time");
+    let by_token = Caller::from_token(id("web"), proof);
+    let (_, csr_request) = csr(ca.roots().authenticate(&chain, start).expect("verifies"));
+    service
+        .sign(&by_token, csr_request, start + 35 * day)
+        .await
+        .expect("a token restarts the time");
 }
 
 #[tokio::test]
@@ -223,12 +227,12 @@ async fn proof_in_the_future_is_dated_to_its_next_exchange() {
     });
     let peer = ca.roots().authenticate(&chain, start).expect("verifies");
     let exchange = async |peer: PeerIdentity, at| {
-        let caller = Caller::of_certificate(Arc::new(peer), Some("east".into()));
+        let caller = Caller::from_certificate(Arc::new(peer), Some("east".into()));
         let long = request(None, |request| request.validity_duration = 60 * 86_400);
         service.sign(&caller, long.into_inner(), at).await
     };
     let first = exchange(peer, start).await.expect("exchanged");
-    let late = exchange(peer_of_at(&ca, first, start + day), start + 31 * day).await;
+    let late = exchange(peer_at(&ca, first, start + day), start + 31 * day).await;
     let late = late.expect_err("more than 30 days after the first exchange");
     assert!(late.message().starts_with("STR0554"), "{late}");
 }
@@ -237,31 +241,31 @@ async fn proof_in_the_future_is_dated_to_its_next_exchange() {
 async fn certificate_contains_the_cluster_that_a_token_proved_and_keeps_it() {
     let ca = Ca::new();
     let (service, _tasks) = service(&ca);
-    let ask = async |request| {
+    let issue = async |request| {
         let answer = service.create_certificate(request).await;
         answer.map(|answer| answer.into_inner().cert_chain)
     };
     let cluster = |answer: &[String]| {
-        let peer = ca.roots().authenticate(&chain_of(answer), SystemTime::now());
+        let peer = ca.roots().authenticate(&signed_chain(answer), SystemTime::now());
         peer.expect("verifies").cluster()
     };
-    let first = ask(by_token("east")).await.expect("signed");
+    let first = issue(by_token("east")).await.expect("signed");
     assert_eq!(cluster(&first), Some("east".into()));
-    let renewed = ask(by_certificate(&ca, &first, "alias")).await.expect("an alias of east");
+    let renewed = issue(by_certificate(&ca, &first, "alias")).await.expect("an alias of east");
     assert_eq!(cluster(&renewed), Some("east".into()));
-    let refused = ask(by_certificate(&ca, &renewed, "west")).await.expect_err("it is of east");
+    let refused = issue(by_certificate(&ca, &renewed, "west")).await.expect_err("it is of east");
     assert!(refused.message().starts_with("STR0557"), "{refused}");
 
     // Without a token, the call only claims a cluster, which proves nothing.
     let (chain, _) = ca.workload("web");
     let peer = ca.roots().authenticate(&chain, SystemTime::now()).expect("verifies");
-    let caller = Caller::of_certificate(Arc::new(peer), Some("east".into()));
-    let unproven = ask(called_by(caller)).await.expect("renewed");
+    let caller = Caller::from_certificate(Arc::new(peer), Some("east".into()));
+    let unproven = issue(called_by(caller)).await.expect("renewed");
     assert_eq!(cluster(&unproven), None);
 }
 
 /// Returns the peer that presents the certificate of a response.
-fn peer_of_at(ca: &Ca, answer: IstioCertificateResponse, at: SystemTime) -> PeerIdentity {
+fn peer_at(ca: &Ca, answer: IstioCertificateResponse, at: SystemTime) -> PeerIdentity {
     let leaf = answer.cert_chain.first().expect("a leaf").as_bytes();
     let leaf = crate::pem::certificates(leaf, "answer").expect("a leaf");
     ca.roots().authenticate(&leaf, at).expect("verifies")
@@ -272,10 +276,10 @@ async fn maximum_lifetime_is_a_setting() {
     let ca = Ca::new();
     let (service, _tasks) = service(&ca);
     let service = CertificateService { lifetime_max: Duration::from_secs(7200), ..service };
-    let lifetime = async |asked: i64| {
-        let request = request(Some(&ca), |request| request.validity_duration = asked);
+    let lifetime = async |seconds: i64| {
+        let request = request(Some(&ca), |request| request.validity_duration = seconds);
         let answer = service.create_certificate(request).await?.into_inner();
-        let peer = peer_of_at(&ca, answer, SystemTime::now());
+        let peer = peer_at(&ca, answer, SystemTime::now());
         Ok::<_, Status>(peer.not_after().duration_since(SystemTime::now()).unwrap_or_default())
     };
     assert!(lifetime(0).await.expect("the usual, cut short") <= Duration::from_secs(7200));
@@ -290,21 +294,21 @@ fn by_token(cluster: &str) -> Request<IstioCertificateRequest> {
     let mut request = request(None, |_| {});
     let expires = SystemTime::now() + Duration::from_secs(3600);
     let proof = TokenProof { cluster: cluster.into(), named: true, pod: None, expires };
-    request.extensions_mut().insert(Caller::of_token(id("web"), proof));
+    request.extensions_mut().insert(Caller::from_token(id("web"), proof));
     request
 }
 
 /// Returns a request of a caller that names `cluster` and presents the chain of a response.
 fn by_certificate(ca: &Ca, answer: &[String], cluster: &str) -> Request<IstioCertificateRequest> {
     let mut request = request(None, |_| {});
-    let peer = ca.roots().authenticate(&chain_of(answer), SystemTime::now()).expect("verifies");
-    let caller = Caller::of_certificate(Arc::new(peer), Some(cluster.into()));
+    let peer = ca.roots().authenticate(&signed_chain(answer), SystemTime::now()).expect("verifies");
+    let caller = Caller::from_certificate(Arc::new(peer), Some(cluster.into()));
     request.extensions_mut().insert(caller);
     request
 }
 
 /// Returns the certificates of a response without the roots, which are its last element.
-fn chain_of(answer: &[String]) -> Vec<rustls_pki_types::CertificateDer<'static>> {
+fn signed_chain(answer: &[String]) -> Vec<rustls_pki_types::CertificateDer<'static>> {
     let (_, chain) = answer.split_last().expect("roots");
     let certificates = |pem: &String| crate::pem::certificates(pem.as_bytes(), "answer");
     chain.iter().flat_map(|pem| certificates(pem).expect("PEM")).collect()
@@ -318,36 +322,39 @@ async fn dedicated_ca_alone_signs_for_its_member() {
     let own = ca.authority.issue_authority("east", SystemTime::now()).expect("it signs");
     own.write(&folder).expect("written");
     let (service, _tasks) = service_with(&ca, [("east", &*folder)]);
-    let ask = async |request| {
+    let issue = async |request| {
         let answer = service.create_certificate(request).await;
         answer.map(|answer| answer.into_inner().cert_chain)
     };
-    let east = ask(by_token("east")).await.expect("signed");
-    let west = ask(by_token("west")).await.expect("signed");
+    let east = issue(by_token("east")).await.expect("signed");
+    let west = issue(by_token("west")).await.expect("signed");
     // A leaf, in east the intermediate, and the root that both chain to.
     assert_eq!((east.len(), west.len()), (3, 2));
     assert_eq!((&east[1], &east[2]), (&own.ca_cert, &west[1]));
     for answer in [&east, &west] {
-        let peer = ca.roots().authenticate(&chain_of(answer), SystemTime::now());
+        let peer = ca.roots().authenticate(&signed_chain(answer), SystemTime::now());
         assert_eq!(peer.expect("the root alone is enough").id(), &id("web"));
     }
     // The dedicated CA renews its certificates, under each name of the member. No other member may
     // renew them.
     for name in ["east", "alias"] {
-        let renewed = ask(by_certificate(&ca, &east, name)).await.expect("renewed");
+        let renewed = issue(by_certificate(&ca, &east, name)).await.expect("renewed");
         assert_eq!(renewed[1], own.ca_cert, "{name}");
     }
-    let refused = ask(by_certificate(&ca, &east, "west")).await.expect_err("it is of east");
+    let refused = issue(by_certificate(&ca, &east, "west")).await.expect_err("it is of east");
     assert_eq!(refused.code(), Code::PermissionDenied);
     assert!(refused.message().starts_with("STR0557"), "{refused}");
     // A certificate of the mesh's CA contains the cluster of its token, too.
-    let refused = ask(by_certificate(&ca, &west, "east")).await.expect_err("it is of west");
+    let refused = issue(by_certificate(&ca, &west, "east")).await.expect_err("it is of west");
     assert!(refused.message().starts_with("STR0557"), "{refused}");
     // A certificate without a cluster may precede the dedicated CA.
     let (chain, _) = ca.workload("web");
     let mut unmarked: Vec<String> = chain.iter().map(crate::pem::encode).collect();
     unmarked.push(String::new());
-    assert_eq!(ask(by_certificate(&ca, &unmarked, "east")).await.expect("renewed")[1], own.ca_cert);
+    assert_eq!(
+        issue(by_certificate(&ca, &unmarked, "east")).await.expect("renewed")[1],
+        own.ca_cert
+    );
 
     // Cut off: requests with a token or a certificate are refused permanently; other members are
     // not affected.
@@ -358,19 +365,19 @@ async fn dedicated_ca_alone_signs_for_its_member() {
     let cut = tokio::time::timeout(Duration::from_secs(20), identity.wait_for(is_cut)).await;
     drop(cut.expect("in time").expect("it runs"));
     for request in [by_token("east"), by_certificate(&ca, &east, "alias")] {
-        let refused = ask(request).await.expect_err("cut");
+        let refused = issue(request).await.expect_err("cut");
         assert_eq!(refused.code(), Code::PermissionDenied);
         assert!(refused.message().starts_with("STR0556"), "{refused}");
     }
-    ask(by_certificate(&ca, &east, "west")).await.expect_err("not by another name either");
-    assert_eq!(ask(by_token("west")).await.expect("signed").len(), 2);
+    issue(by_certificate(&ca, &east, "west")).await.expect_err("not by another name either");
+    assert_eq!(issue(by_token("west")).await.expect("signed").len(), 2);
     // Readmitted with another intermediate, which also renews old certificates.
     let new = ca.authority.issue_authority("east", SystemTime::now()).expect("it signs");
     new.write(&folder).expect("written");
     let signs = |now: &Arc<ServerIdentity>| now.members.values().all(|own| own.authority.is_some());
     let again = tokio::time::timeout(Duration::from_secs(20), identity.wait_for(signs)).await;
     drop(again.expect("in time").expect("it runs"));
-    assert_eq!(ask(by_certificate(&ca, &east, "east")).await.expect("renewed")[1], new.ca_cert);
+    assert_eq!(issue(by_certificate(&ca, &east, "east")).await.expect("renewed")[1], new.ca_cert);
 }
 
 #[tokio::test]

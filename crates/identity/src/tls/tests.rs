@@ -187,21 +187,37 @@ async fn trust_domain_with_dedicated_roots_accepts_no_others() {
     let now = SystemTime::now();
     let trust = Arc::new(TrustRoots::clone(mesh.roots()).with_named(&named, now));
     let server = server(&mesh, &trust);
-    let of =
+    let client_certificate =
         |ca: &Ca, domain: &str| ca.invalid(&[&format!("spiffe://{domain}/ns/shop/sa/web")], |_| {});
     for (case, pair, refused) in [
-        ("the mesh's", of(&mesh, "cluster.local"), None),
-        ("named for none, so for the mesh", of(&all, "cluster.local"), None),
-        ("west's own", of(&west, "west.example"), None),
-        ("an alias, by either", of(&mesh, "old.example"), None),
-        ("an alias, by its own", of(&west, "old.example"), None),
-        ("without roots of its own", of(&mesh, "other.example"), None),
-        ("west for the mesh", of(&west, "cluster.local"), Some("UnknownIssuer")),
-        ("west for another", of(&west, "other.example"), Some("UnknownIssuer")),
-        ("the mesh for west", of(&mesh, "west.example"), Some("none of this domain's roots")),
-        ("named for none, for west", of(&all, "west.example"), Some("none of this domain's roots")),
-        ("unusable roots", of(&mesh, "bad.example"), Some("none of this domain's roots")),
-        ("a stranger for west", of(&Ca::new(), "west.example"), Some("UnknownIssuer")),
+        ("the mesh's", client_certificate(&mesh, "cluster.local"), None),
+        ("named for none, so for the mesh", client_certificate(&all, "cluster.local"), None),
+        ("west's own", client_certificate(&west, "west.example"), None),
+        ("an alias, by either", client_certificate(&mesh, "old.example"), None),
+        ("an alias, by its own", client_certificate(&west, "old.example"), None),
+        ("without roots of its own", client_certificate(&mesh, "other.example"), None),
+        ("west for the mesh", client_certificate(&west, "cluster.local"), Some("UnknownIssuer")),
+        ("west for another", client_certificate(&west, "other.example"), Some("UnknownIssuer")),
+        (
+            "the mesh for west",
+            client_certificate(&mesh, "west.example"),
+            Some("none of this domain's roots"),
+        ),
+        (
+            "named for none, for west",
+            client_certificate(&all, "west.example"),
+            Some("none of this domain's roots"),
+        ),
+        (
+            "unusable roots",
+            client_certificate(&mesh, "bad.example"),
+            Some("none of this domain's roots"),
+        ),
+        (
+            "a stranger for west",
+            client_certificate(&Ca::new(), "west.example"),
+            Some("UnknownIssuer"),
+        ),
     ] {
         let found = handshake(&server, &client(pair, mesh.roots())).await;
         match refused {

@@ -20,8 +20,8 @@ fn token_of_the_cluster_identifies_the_pod() {
     let pod = TokenPod { name: "web-0".into(), uid: "pod-uid".into() };
     assert_eq!((&*claims.namespace, &*claims.service_account), ("shop", "web"));
     assert_eq!((claims.pod, claims.node.as_deref()), (Some(pod), Some("node-1")));
-    let left = claims.expires.duration_since(now).expect("later");
-    assert!((3599..=3600).contains(&left.as_secs()), "{left:?}");
+    let remaining = claims.expires.duration_since(now).expect("later");
+    assert!((3599..=3600).contains(&remaining.as_secs()), "{remaining:?}");
 }
 
 /// Keys and a token made by OpenSSL, in the form of kube-apiserver.
@@ -123,14 +123,17 @@ fn malformed_token_is_rejected() {
     let [header, claims, signature] = token.split('.').collect::<Vec<_>>()[..] else {
         panic!("{token}")
     };
-    let none = URL_SAFE_NO_PAD.encode(r#"{"alg":"none","kid":"k1"}"#);
+    let unsigned_header = URL_SAFE_NO_PAD.encode(r#"{"alg":"none","kid":"k1"}"#);
     for (text, expected) in [
         (String::new(), TokenFlaw::Form("parts")),
         ("a.b".to_owned(), TokenFlaw::Form("parts")),
         (format!("{token}.x"), TokenFlaw::Form("claims")),
         (format!("{header}.{claims}."), TokenFlaw::Signature),
-        (format!("{none}.{claims}."), TokenFlaw::Algorithm("none".to_owned())),
-        (format!("{none}.{claims}.{signature}"), TokenFlaw::Algorithm("none".to_owned())),
+        (format!("{unsigned_header}.{claims}."), TokenFlaw::Algorithm("none".to_owned())),
+        (
+            format!("{unsigned_header}.{claims}.{signature}"),
+            TokenFlaw::Algorithm("none".to_owned()),
+        ),
         (format!("{header}.{claims}.{signature}="), TokenFlaw::Form("signature")),
         ("x".repeat(TOKEN_BYTES_MAX + 1), TokenFlaw::TooLong(TOKEN_BYTES_MAX + 1)),
     ] {
