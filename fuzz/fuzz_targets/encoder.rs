@@ -6,5 +6,5 @@ use strait_envoy::oracle;
 use strait_fuzz::Numbers;
 
 fuzz_target!(|bytes: &[u8]| {
-    oracle::what_is_written_directly_is_what_prost_writes(&mut Numbers(bytes));
+    oracle::direct_encoding_equals_prost(&mut Numbers(bytes));
 });

@@ -118,7 +118,7 @@ impl InjectArgs {
             domain: self.domain.clone(),
             image: self.image.clone(),
             redirect_image: self.redirect_image.clone().unwrap_or_else(|| self.image.clone()),
-            redirection: Redirection::of_cni(self.istio_cni),
+            redirection: Redirection::for_cni(self.istio_cni),
             native_sidecars: !self.ordinary_sidecars,
             dns: self.dns,
             service_metrics: self.service_metrics,

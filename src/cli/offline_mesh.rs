@@ -155,7 +155,7 @@ impl OfflineMesh {
         notes.extend(in_root_namespace(&unnamed, namespace, &config.root_namespace));
         let mut entries = EntryIndex::new(&config.trust_domain);
         entries.export_by_default(&config.default_service_export_to);
-        let mut traffic = TrafficIndex::new(KindSettings::of(DOMAIN, &config));
+        let mut traffic = TrafficIndex::new(KindSettings::for_domain(DOMAIN, &config));
         let settings = AccessSettings {
             root: config.root_namespace.as_str().into(),
             errors: PolicyErrors::default(),

@@ -86,9 +86,9 @@ pub(crate) fn outcome(policies: &[Value], server: &Server<'_>, call: &Call) -> O
 /// Returns the mTLS mode of a port. More specific levels override less specific ones; in each level
 /// the oldest policy applies. A policy without a mode has no effect.
 fn mode<'a>(policies: &'a [Value], server: &Server<'_>, port: u16) -> &'a str {
-    let oldest = |is_of_level: &dyn Fn(&Value) -> bool| {
+    let oldest = |is_in_level: &dyn Fn(&Value) -> bool| {
         let modes = policies.iter().filter(|policy| policy["kind"] == "PeerAuthentication");
-        modes.filter(|policy| is_of_level(policy)).min_by_key(|policy| {
+        modes.filter(|policy| is_in_level(policy)).min_by_key(|policy| {
             let text = |field: &str| policy["metadata"][field].as_str().unwrap_or_default();
             (text("creationTimestamp"), text("name"))
         })
@@ -100,17 +100,19 @@ fn mode<'a>(policies: &'a [Value], server: &Server<'_>, port: u16) -> &'a str {
     let workload = oldest(&|policy| {
         lies_in(policy, server.namespace) && selects(policy) && is_for(policy, server)
     });
-    let said = |mode: &'a Value| mode["mode"].as_str().filter(|mode| *mode != "UNSET");
+    let mode_set = |mode: &'a Value| mode["mode"].as_str().filter(|mode| *mode != "UNSET");
     let levels = [mesh, own, workload].into_iter().flatten();
-    let levels = levels.filter_map(|policy| said(&policy["spec"]["mtls"]));
-    let of_port = workload.and_then(|one| said(&one["spec"]["portLevelMtls"][port.to_string()]));
-    levels.chain(of_port).last().unwrap_or("PERMISSIVE")
+    let levels = levels.filter_map(|policy| mode_set(&policy["spec"]["mtls"]));
+    let port_mode =
+        workload.and_then(|one| mode_set(&one["spec"]["portLevelMtls"][port.to_string()]));
+    levels.chain(port_mode).last().unwrap_or("PERMISSIVE")
 }
 
 /// Returns the headers that may contain tokens, each with the issuer that is accepted there.
 fn token_rules<'a>(policies: &'a [Value], server: &Server<'_>) -> Vec<(String, &'a str)> {
-    let of_kind = policies.iter().filter(|policy| policy["kind"] == "RequestAuthentication");
-    let rules = of_kind.filter(|policy| is_for(policy, server));
+    let authentications =
+        policies.iter().filter(|policy| policy["kind"] == "RequestAuthentication");
+    let rules = authentications.filter(|policy| is_for(policy, server));
     let rules =
         rules.flat_map(|policy| policy["spec"]["jwtRules"].as_array().into_iter().flatten());
     let place = |rule: &Value| match rule["fromHeaders"][0]["name"].as_str() {
@@ -123,23 +125,23 @@ fn token_rules<'a>(policies: &'a [Value], server: &Server<'_>) -> Vec<(String, &
 /// Returns whether a token is valid and its issuer is accepted in its header.
 fn holds(policies: &[Value], server: &Server<'_>, token: &Token) -> bool {
     let rules = token_rules(policies, server);
-    let is_known = rules.iter().any(|(place, by)| *place == token.place && *by == token.issuer);
-    is_known && token.signer == token.issuer && !token.has_ended
+    let is_accepted = rules.iter().any(|(place, by)| *place == token.place && *by == token.issuer);
+    is_accepted && token.signer == token.issuer && !token.has_ended
 }
 
 /// Returns whether the policies allow the call, assuming that all providers allow it.
 pub(crate) fn passes(policies: &[Value], server: &Server<'_>, call: &Call) -> bool {
-    let of = |action| in_force(policies, action, server);
-    let denied = of("DENY").any(|policy| hit(policies, policy, server, call));
+    let policies_with = |action| in_force(policies, action, server);
+    let denied = policies_with("DENY").any(|policy| hit(policies, policy, server, call));
     // A provider that is not configured cannot allow a call.
-    let unanswered = of("CUSTOM")
+    let unanswered = policies_with("CUSTOM")
         .any(|policy| provider(policy, server).is_none() && hit(policies, policy, server, call));
-    let allowed = of("ALLOW").any(|policy| hit(policies, policy, server, call));
-    !denied && !unanswered && (allowed || of("ALLOW").next().is_none())
+    let allowed = policies_with("ALLOW").any(|policy| hit(policies, policy, server, call));
+    !denied && !unanswered && (allowed || policies_with("ALLOW").next().is_none())
 }
 
 /// Returns the providers that are called for the call.
-pub(crate) fn asked<'a>(
+pub(crate) fn queried_providers<'a>(
     policies: &'a [Value],
     server: &Server<'a>,
     call: &Call,
@@ -166,20 +168,20 @@ fn in_force<'a>(
     server: &Server<'_>,
 ) -> impl Iterator<Item = &'a Value> {
     policies.iter().filter(move |policy| {
-        let said = policy["spec"]["action"].as_str().unwrap_or("ALLOW");
+        let own_action = policy["spec"]["action"].as_str().unwrap_or("ALLOW");
         let tried = policy["metadata"]["annotations"]["istio.io/dry-run"] == "true";
-        let is_it = policy["kind"] == "AuthorizationPolicy" && said == action && !tried;
+        let is_it = policy["kind"] == "AuthorizationPolicy" && own_action == action && !tried;
         is_it && is_for(policy, server)
     })
 }
 
 /// Returns whether any rule of a policy matches the call.
 fn hit(policies: &[Value], policy: &Value, server: &Server<'_>, call: &Call) -> bool {
-    let held = call.tokens.iter().filter(|token| holds(policies, server, token));
-    let held: Vec<&Token> = held.collect();
+    let valid_tokens = call.tokens.iter().filter(|token| holds(policies, server, token));
+    let valid_tokens: Vec<&Token> = valid_tokens.collect();
     let namespace = policy["metadata"]["namespace"].as_str().unwrap_or_default();
     let denies = policy["spec"]["action"].as_str().is_some_and(|action| action != "ALLOW");
-    let judge = Judge { namespace, denies, server, call, tokens: &held };
+    let judge = Judge { namespace, denies, server, call, tokens: &valid_tokens };
     let rules = policy["spec"]["rules"].as_array();
     rules.into_iter().flatten().any(|rule| applies(rule, &judge))
 }
@@ -267,10 +269,10 @@ impl Judge<'_> {
         let mut values = values.iter().map(|value| value.as_str().expect("text"));
         // An uncertain match is decided against the caller.
         let doubt = self.denies != not;
-        values.any(|value| self.one(key, value, doubt)) != not
+        values.any(|value| self.value_matches(key, value, doubt)) != not
     }
 
-    fn one(&self, key: &str, value: &str, doubt: bool) -> bool {
+    fn value_matches(&self, key: &str, value: &str, doubt: bool) -> bool {
         let Call {
             identity, from, client, host, method, path, headers, port, address, sni, ..
         } = self.call;
@@ -279,22 +281,24 @@ impl Judge<'_> {
         match key {
             "source.principal" => identity.as_ref().is_some_and(|(domain, namespace, account)| {
                 let rest = format!("ns/{namespace}/sa/{account}");
-                if let Some(said_rest) = value.strip_prefix("cluster.local/")
+                if let Some(wanted_rest) = value.strip_prefix("cluster.local/")
                     && !own("cluster.local")
                 {
                     // The trust domains of the mesh, and not a member's trust domain that has the
                     // same name.
-                    return own(domain) && like(said_rest, &rest);
+                    return own(domain) && like(wanted_rest, &rest);
                 }
                 if like(value, &format!("{domain}/{rest}")) {
                     return true;
                 }
                 // A name in one trust domain of the mesh matches in all of them.
-                let Some((said, said_rest)) = value.split_once('/') else { return false };
-                let names_mesh =
-                    said != "*" && self.server.domains.iter().any(|one| like(said, one));
-                let whole = said_rest.split('/').count() == 4;
-                names_mesh && (whole || doubt) && own(domain) && like(said_rest, &rest)
+                let Some((wanted_domain, wanted_rest)) = value.split_once('/') else {
+                    return false;
+                };
+                let names_mesh = wanted_domain != "*"
+                    && self.server.domains.iter().any(|one| like(wanted_domain, one));
+                let whole = wanted_rest.split('/').count() == 4;
+                names_mesh && (whole || doubt) && own(domain) && like(wanted_rest, &rest)
             }),
             "source.namespace" => identity.as_ref().is_some_and(|(domain, namespace, _)| {
                 (own(domain) || doubt) && glob(value, namespace)
@@ -311,15 +315,15 @@ impl Judge<'_> {
             }),
             "request.auth.principal" => tokens.any(|token| {
                 let halves = value.rsplit_once('/');
-                let of_both = halves.is_some_and(|(issuer, subject)| {
+                let matches_both = halves.is_some_and(|(issuer, subject)| {
                     like(issuer, &token.issuer) && like(subject, &token.subject)
                 });
-                let of_one = match (value.strip_suffix('*'), value.strip_prefix('*')) {
+                let matches_half = match (value.strip_suffix('*'), value.strip_prefix('*')) {
                     (Some(start), _) => token.issuer.starts_with(start),
                     (_, Some(end)) => token.subject.ends_with(end),
                     _ => false,
                 };
-                of_both || of_one && (doubt || halves.is_none())
+                matches_both || matches_half && (doubt || halves.is_none())
             }),
             "request.auth.claims[groups]" => {
                 tokens.any(|token| token.groups.iter().any(|group| like(value, group)))
@@ -383,18 +387,18 @@ impl Judge<'_> {
     }
 }
 
-/// Returns whether some server may treat `one` as the host that a policy names, with any port and
+/// Returns whether some server may treat `host` as the host that a policy names, with any port and
 /// user.
-fn may_be_host(value: &str, one: &str) -> bool {
-    let one = one.rsplit_once('@').map_or(one, |(_, host)| host);
+fn may_be_host(value: &str, host: &str) -> bool {
+    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
     if value.ends_with('*') {
-        return like(value, one);
+        return like(value, host);
     }
     let without_dot = |text: &str| text.strip_suffix('.').unwrap_or(text).to_owned();
-    let (bare, port) = one.split_once(':').map_or((one, None), |(bare, port)| (bare, Some(port)));
+    let (bare, port) = host.split_once(':').map_or((host, None), |(bare, port)| (bare, Some(port)));
     match value.rsplit_once(':') {
-        Some((named, of)) if of.parse::<u16>().is_ok() => {
-            port == Some(of) && like(&without_dot(named), &without_dot(bare))
+        Some((named, wanted_port)) if wanted_port.parse::<u16>().is_ok() => {
+            port == Some(wanted_port) && like(&without_dot(named), &without_dot(bare))
         }
         _ => like(&without_dot(value), &without_dot(bare)),
     }
@@ -444,11 +448,11 @@ fn template(pattern: &str, path: &str) -> bool {
             (None, None) => return true,
             (Some("{**}"), Some(first)) => {
                 let rest: String = wanted.map(|text| format!("/{text}")).collect();
-                let left: String = found.map(|text| format!("/{text}")).collect();
-                return format!("{first}{left}").ends_with(&rest);
+                let remaining: String = found.map(|text| format!("/{text}")).collect();
+                return format!("{first}{remaining}").ends_with(&rest);
             }
             (Some("{*}"), Some(segment)) if !segment.is_empty() => {}
-            (Some(one), Some(other)) if one == other => {}
+            (Some(segment), Some(other)) if segment == other => {}
             _ => return false,
         }
     }

@@ -98,7 +98,7 @@ pub(crate) fn random_policy(random: &mut impl Rng, name: &str) -> Value {
     let least = usize::from(action == "DENY");
     let count = random.random_range(least..3);
     let rules: Vec<_> = (0..count).map(|_| rule(random, FIELDS, KEYS)).collect();
-    of_spec(random, name, json!({ "action": action, "rules": rules }))
+    policy_from_spec(random, name, json!({ "action": action, "rules": rules }))
 }
 
 /// The providers that random policies name, each with whether it can also check connections.
@@ -112,10 +112,10 @@ pub(crate) fn random_asking_policy(random: &mut impl Rng, name: &str) -> Value {
     let count = random.random_range(1..3);
     let rules: Vec<_> = (0..count).map(|_| rule(random, NAMELESS_FIELDS, NAMELESS_KEYS)).collect();
     let spec = json!({ "action": "CUSTOM", "provider": { "name": provider }, "rules": rules });
-    of_spec(random, name, spec)
+    policy_from_spec(random, name, spec)
 }
 
-fn of_spec(random: &mut impl Rng, name: &str, mut spec: Value) -> Value {
+fn policy_from_spec(random: &mut impl Rng, name: &str, mut spec: Value) -> Value {
     if random.random_bool(0.4) {
         spec["selector"] = json!({ "matchLabels": { "app": some(random, &["web", "web", "db"]) } });
     }
@@ -224,10 +224,10 @@ pub(crate) fn random_mode(
             }
         }
     }
-    let mut one = object("PeerAuthentication", namespace, name, spec);
+    let mut policy = object("PeerAuthentication", namespace, name, spec);
     let year = random.random_range(2021..2025);
-    one["metadata"]["creationTimestamp"] = format!("{year}-01-01T00:00:00Z").into();
-    one
+    policy["metadata"]["creationTimestamp"] = format!("{year}-01-01T00:00:00Z").into();
+    policy
 }
 
 /// The issuers whose keys are known. Tokens of the first are in the usual header, tokens of the
@@ -244,8 +244,8 @@ pub(crate) fn random_token_rules(
     for at in 0..ISSUERS.len() {
         if random.random_bool(0.4) {
             let namespace = some(random, &["shop", "shop", "istio-system", "pay"]);
-            let of = (namespace, &*format!("tokens-{at}"));
-            all.push(random_token_rule(random, of, at, &keys));
+            let name = (namespace, &*format!("tokens-{at}"));
+            all.push(random_token_rule(random, name, at, &keys));
         }
     }
     all

@@ -75,7 +75,7 @@ pub(crate) fn rule(hosts: Hosts, clients: Clients) -> Case {
     const PROXIES: usize = 200;
     const SEEN_BY: usize = 50;
     let (mut mesh, _, _) = mesh(2, SERVICES, 1);
-    let mut index = TrafficIndex::new(KindSettings::of(DOMAIN, &MeshConfig::default()));
+    let mut index = TrafficIndex::new(KindSettings::for_domain(DOMAIN, &MeshConfig::default()));
     let mut objects: Collection =
         (0..SERVICES).map(|service| object(namespace, service, 0)).collect();
     mesh.apply(MeshEvent::Traffic(index.apply(&objects).expect("the first time")));

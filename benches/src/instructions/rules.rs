@@ -76,7 +76,7 @@ fn destination_rule(number: usize, said: Said) -> Arc<Value> {
 
 /// Measures this number of both kinds, with their stored objects.
 pub(crate) fn bytes_stored(count: usize, said: Said) -> Case {
-    let mut index = TrafficIndex::new(KindSettings::of(DOMAIN, &MeshConfig::default()));
+    let mut index = TrafficIndex::new(KindSettings::for_domain(DOMAIN, &MeshConfig::default()));
     let objects = (0..count)
         .flat_map(|number| [virtual_service(number, said), destination_rule(number, said)]);
     let objects: Collection = objects.collect();

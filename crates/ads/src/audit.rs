@@ -41,7 +41,7 @@ pub(super) async fn round(shared: Arc<ServerShared>, interval: Duration) {
 
 /// Audits one stream, and repairs it if something differs.
 fn audit(shared: &ServerShared, stream: &OpenStream) {
-    let head = shared.heads.of(stream.proxy());
+    let head = shared.heads.variant_for(stream.proxy());
     let Some(differences) = differences(shared, head.as_deref(), stream) else { return };
     shared.stats.audited.fetch_add(1, Ordering::Relaxed);
     if differences.is_empty() {

@@ -184,7 +184,7 @@ impl AcceptedConnection {
                 self.shared.replicas.as_ref().and_then(|port| port.authenticator.server_config())
         {
             let stream = start.into_stream(config).await.map_err(failure)?;
-            let peer = replica::of_chain(stream.get_ref().1.peer_certificates());
+            let peer = replica::peer_name(stream.get_ref().1.peer_certificates());
             let peer = peer.map_err(failure)?;
             return Ok(AcceptedPeer::Replica(ReplicaStream { peer, io: Box::pin(stream) }));
         }

@@ -43,7 +43,7 @@ use strait_base::codes;
 use strait_base::hash::SecretHasher;
 use strait_base::lock::lock;
 use strait_base::task::until;
-use strait_envoy::{Cache, HeldRoutes, ProxyConfig};
+use strait_envoy::{Cache, ProxyConfig, RetainedRoutes};
 use strait_http2::Rope;
 use strait_identity::{Caller, ServerIdentity, SpiffeId};
 use strait_mesh::push::PushContext;
@@ -138,7 +138,7 @@ struct AdmittedStream {
     made_up: HashSet<(ResourceType, Arc<str>), SecretHasher>,
     /// The configuration that the stream is served, if it is not the one for all proxies.
     side: Option<Side>,
-    routes: HeldRoutes,
+    routes: RetainedRoutes,
 }
 
 impl AdmittedStream {
@@ -611,7 +611,7 @@ impl Stream {
             account,
             made_up: HashSet::default(),
             side: None,
-            routes: HeldRoutes::default(),
+            routes: RetainedRoutes::default(),
         };
         stream.change_sides(&self.shared, &lock(&self.session));
         let context = context_of(&self.shared, stream.side.as_ref()).unwrap_or(context);

@@ -87,7 +87,7 @@ impl Cache {
         let services: HashSet<_> = context.all_services().map(Arc::as_ptr).collect();
         let by_service = |inputs: &ServiceInputs| {
             services.contains(&Arc::as_ptr(&inputs.service))
-                && inputs.are_of(context, &inputs.service)
+                && inputs.are_current(context, &inputs.service)
         };
         // Some streams may already use a newer context.
         let by_definitions = |span: &Span| span.reaches(context.definitions);
@@ -101,7 +101,7 @@ impl Cache {
         self.addresses.sweep(by_definitions);
         self.pods.sweep(by_definitions);
         self.listeners.sweep(by_definitions);
-        self.pod_listeners.sweep(|mesh| *mesh == SameMesh::of(context));
+        self.pod_listeners.sweep(|mesh| *mesh == SameMesh::from_context(context));
         self.routes.sweep(by_definitions);
         self.bases.sweep(by_definitions);
         self.rule_steps.sweep(by_definitions);
@@ -159,14 +159,14 @@ impl Cache {
     }
 
     /// Returns an empty cache for another mesh, which shares the listeners of pods with this cache.
-    pub(super) fn beside(&self) -> Self {
+    pub(super) fn sharing_listeners(&self) -> Self {
         Self { pod_listeners: Arc::clone(&self.pod_listeners), ..Self::default() }
     }
 
     /// Returns an empty cache for the newest mesh, which shares the upstream clusters and the
     /// listeners of pods with this cache.
     pub(super) fn ahead(&self) -> Self {
-        Self { clusters: Arc::clone(&self.clusters), ..self.beside() }
+        Self { clusters: Arc::clone(&self.clusters), ..self.sharing_listeners() }
     }
 
     /// Returns the base of the routes of a port in the previous version, and the hosts whose rules
@@ -203,7 +203,7 @@ impl Cache {
         key: (ClusterId, Namespace),
         served: Arc<[Arc<Service>]>,
     ) {
-        self.served.put(key, Span::of(context.definitions), served);
+        self.served.put(key, Span::at_version(context.definitions), served);
     }
 
     /// Returns the port on which `proxy` listens as an east-west gateway. The search visits every
@@ -216,14 +216,14 @@ impl Cache {
         let workload = context.workload_of(proxy).cloned();
         // If the pod is known, its own labels apply.
         let claimed = if workload.is_some() { Labels::new() } else { proxy.labels.clone() };
-        let is_current = |held: &RouterInputs| {
-            held.span.contains(context.definitions)
-                && held.workload == workload
-                && held.claimed == claimed
+        let is_current = |inputs: &RouterInputs| {
+            inputs.span.contains(context.definitions)
+                && inputs.workload == workload
+                && inputs.claimed == claimed
         };
         self.east_west_ports.get(&key, is_current).unwrap_or_else(|| {
             let port = east_west_port(context, proxy);
-            let span = Span::of(context.definitions);
+            let span = Span::at_version(context.definitions);
             self.east_west_ports.put(key, RouterInputs { span, workload, claimed }, port);
             port
         })
@@ -235,7 +235,7 @@ impl Cache {
 pub(super) struct SameMesh(Arc<MeshConfig>);
 
 impl SameMesh {
-    pub(super) fn of(context: &PushContext) -> Self {
+    pub(super) fn from_context(context: &PushContext) -> Self {
         Self(Arc::clone(&context.mesh))
     }
 }
@@ -291,7 +291,7 @@ pub(super) struct Scopes {
 }
 
 impl Scopes {
-    pub(super) fn of(context: &PushContext) -> Self {
+    pub(super) fn from_context(context: &PushContext) -> Self {
         let mut scopes = Self::default();
         for service in context.all_services() {
             let resolution = &service.primary.resolution;
@@ -327,12 +327,12 @@ impl Scopes {
 /// Returns the namespace if a service is exported to it explicitly or a rule concerns it. Otherwise
 /// returns the empty namespace.
 pub(super) fn projected_namespace(context: &PushContext, namespace: &Namespace) -> Namespace {
-    let nobody = Namespace::default();
+    let no_namespace = Namespace::default();
     // An object concerns the empty namespace only if it names the empty namespace by mistake.
     let matters = context.restricted_namespaces.contains_key(namespace)
-        || context.restricted_namespaces.contains_key(&nobody)
+        || context.restricted_namespaces.contains_key(&no_namespace)
         || context.traffic.concerns(namespace);
-    if matters { namespace.clone() } else { nobody }
+    if matters { namespace.clone() } else { no_namespace }
 }
 
 /// The parts of a context that the resources of one service depend on.
@@ -347,7 +347,7 @@ pub(super) struct ServiceInputs {
 }
 
 impl ServiceInputs {
-    pub(super) fn of(context: &PushContext, service: &Arc<MergedService>) -> Self {
+    pub(super) fn new(context: &PushContext, service: &Arc<MergedService>) -> Self {
         Self {
             service: Arc::clone(service),
             networks: Arc::clone(&context.networks),
@@ -359,13 +359,15 @@ impl ServiceInputs {
     }
 
     /// Returns whether these inputs equal the current ones of `context` and `service`.
-    pub(super) fn are_of(&self, context: &PushContext, service: &Arc<MergedService>) -> bool {
+    pub(super) fn are_current(&self, context: &PushContext, service: &Arc<MergedService>) -> bool {
         Arc::ptr_eq(&self.service, service)
             && Arc::ptr_eq(&self.networks, &context.networks)
             && Arc::ptr_eq(&self.mesh, &context.mesh)
             && Arc::ptr_eq(&self.clusters, &context.clusters)
             && Arc::ptr_eq(&self.policy, &context.policy)
-            && self.rules.are_of(&context.traffic.destination_rules, service.hostname().as_str())
+            && self
+                .rules
+                .are_current_for(&context.traffic.destination_rules, service.hostname().as_str())
     }
 }
 
@@ -381,20 +383,20 @@ impl PartialEq for ServiceInputs {
 }
 
 impl CacheValue for Arc<Resource> {
-    fn is_held(&self) -> bool {
+    fn is_in_use(&self) -> bool {
         Self::strong_count(self) > 1
     }
 }
 
 impl CacheValue for Arc<SharedList> {
-    fn is_held(&self) -> bool {
+    fn is_in_use(&self) -> bool {
         Self::strong_count(self) > 1
     }
 }
 
 impl CacheValue for Arc<[Arc<Resource>]> {
-    fn is_held(&self) -> bool {
-        self.iter().any(CacheValue::is_held)
+    fn is_in_use(&self) -> bool {
+        self.iter().any(CacheValue::is_in_use)
     }
 }
 

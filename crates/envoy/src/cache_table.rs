@@ -18,7 +18,7 @@ pub(super) struct Span {
 }
 
 impl Span {
-    pub(super) fn of(version: u64) -> Self {
+    pub(super) fn at_version(version: u64) -> Self {
         Self { first: version, last: version }
     }
 
@@ -51,7 +51,7 @@ impl Span {
 /// A value that a table can cache.
 pub(super) trait CacheValue: Clone {
     /// Returns whether a stream holds the value; `true` if that is unknown.
-    fn is_held(&self) -> bool {
+    fn is_in_use(&self) -> bool {
         true
     }
 }
@@ -88,7 +88,7 @@ impl<K: Eq + Hash, I: Clone + PartialEq, V: CacheValue, const MANY: usize, const
     /// Returns the cached value of `key` if it was made from `inputs`. Otherwise makes and caches
     /// it.
     pub(super) fn get_or_make(&self, key: K, inputs: I, make: impl FnOnce() -> V) -> V {
-        self.get(&key, |held| *held == inputs).unwrap_or_else(|| {
+        self.get(&key, |cached| *cached == inputs).unwrap_or_else(|| {
             let value = make();
             self.put(key, inputs, value.clone());
             value
@@ -104,7 +104,7 @@ impl<K: Eq + Hash, I: Clone + PartialEq, V: CacheValue, const MANY: usize, const
     /// Caches a value. Two streams may make the same value at the same time; the results are equal.
     pub(super) fn put(&self, key: K, inputs: I, value: V) {
         if self.entries.len() >= MANY {
-            self.sweep(|held| *held == inputs);
+            self.sweep(|cached| *cached == inputs);
             if self.entries.len() >= MAX {
                 self.entries.clear();
             }
@@ -125,7 +125,7 @@ impl<K: Eq + Hash, I: Clone + PartialEq, V: CacheValue, const MANY: usize, const
         // Removed values are freed after the lock is released.
         let mut gone = Vec::new();
         self.entries.retain(|_, entry| {
-            let stays = is_current(&entry.0) && entry.1.is_held();
+            let stays = is_current(&entry.0) && entry.1.is_in_use();
             if !stays {
                 gone.push(entry.clone());
             }
@@ -148,7 +148,7 @@ impl<K: Eq + Hash, V: CacheValue, const MANY: usize, const MAX: usize>
                 if self.entries.len() >= MANY {
                     self.sweep(|span| span.contains(version));
                 }
-                self.entries.insert(key, (Span::of(version), value.clone()));
+                self.entries.insert(key, (Span::at_version(version), value.clone()));
             }
             value
         })

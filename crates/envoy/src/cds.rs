@@ -10,11 +10,11 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-pub(super) use self::discovery::is_of_eds;
+pub(super) use self::discovery::uses_eds;
 use self::http_options::{limited_options, protocol_options};
-pub(super) use self::inbound::{inbound_clusters, inbound_name, policy_of as inbound_policy};
+pub(super) use self::inbound::{inbound_clusters, inbound_name, pool_policy as inbound_policy};
 use super::istio_filters::{self, NameReaders, ServiceName};
-use super::tls::{Secrets, named, of_accounts};
+use super::tls::{Secrets, account_matchers, named};
 use super::{any, duration, encode, seconds};
 use strait_mesh::aggregate::MergedService;
 use strait_mesh::push::PushContext;
@@ -77,12 +77,12 @@ pub(super) struct ClusterFormat {
 }
 
 impl ClusterFormat {
-    pub(super) fn of(proxy: &Proxy) -> Self {
+    pub(super) fn for_proxy(proxy: &Proxy) -> Self {
         let dns_cluster = proxy.envoy_release.is_some_and(|release| release >= DNS_CLUSTER_SINCE);
         let filters = proxy.istio_filters;
         Self {
             kind: proxy.kind,
-            secrets: Secrets::of(proxy),
+            secrets: Secrets::for_proxy(proxy),
             dns_cluster,
             exchanges: filters.has(IstioFilter::UpstreamMetadataExchange),
             names_services: filters.has_any([
@@ -149,14 +149,14 @@ fn parts<'r>(
     let part = |subset| {
         let policy = rule.map(|rule| rule.resolved(subset, port.number)).unwrap_or_default();
         let policy = policy.or_usual(&mesh.usual_limits);
-        let policy = tls::with_names_of_entry(policy, service);
+        let policy = tls::with_entry_names(policy, service);
         let abroad = if is_known_to_gateways(rules, rule, service, subset) { subset } else { "" };
         let filter = SubsetFilter::new(rules, rule, service, subset).unwrap_or_default();
         ServicePart {
             subset,
             abroad,
             filter,
-            port: policy::spoken(port, &policy, upgrades),
+            port: policy::with_client_protocol(port, &policy, upgrades),
             policy,
         }
     };
@@ -178,16 +178,16 @@ impl ClusterInputs<'_> {
         let mesh = &self.context.mesh;
         let parts = proxied.flat_map(|port| parts(mesh, &rules, rule, service, port));
         let is_client = self.view.role == Role::Client;
-        let speaks = |part: &ServicePart<'_>| part.policy.can_be_spoken_by(self.form.kind);
-        let parts = parts.filter(|part| !is_client || speaks(part));
+        let is_usable = |part: &ServicePart<'_>| part.policy.can_be_used_by(self.form.kind);
+        let parts = parts.filter(|part| !is_client || is_usable(part));
         match self.view.role {
             Role::Gateway if !is_exported(self.context, service) => Vec::new(),
             Role::Gateway => parts.map(|part| self.passthrough(service, &part)).collect(),
-            Role::Client => parts.filter_map(|part| self.of_client(service, &part)).collect(),
+            Role::Client => parts.filter_map(|part| self.for_client(service, &part)).collect(),
         }
     }
 
-    fn of_client(&self, service: &MergedService, part: &ServicePart<'_>) -> Option<Resource> {
+    fn for_client(&self, service: &MergedService, part: &ServicePart<'_>) -> Option<Resource> {
         match &service.primary.resolution {
             resolution if resolution.is_chosen_by_client() => {
                 Some(self.original_destination(service, part))
@@ -204,8 +204,8 @@ impl ClusterInputs<'_> {
     /// [`MergedService::may_accept_mtls`].
     fn balanced(&self, service: &MergedService, part: &ServicePart<'_>) -> Resource {
         let name = part.name(service);
-        let speaks_mtls = self.speaks_mtls() && service.may_accept_mtls;
-        self.finished(service, self.to_any_endpoint(self.eds(&name), speaks_mtls, service, part))
+        let uses_mtls = self.uses_auto_mtls() && service.may_accept_mtls;
+        self.finished(service, self.to_any_endpoint(self.eds(&name), uses_mtls, service, part))
     }
 
     /// Returns a cluster of endpoints whose names the proxy resolves, and of pods. No gateway
@@ -232,12 +232,12 @@ impl ClusterInputs<'_> {
             near.filter(|one| !on_host || one.is_socket() || one.address.parse::<IpAddr>().is_ok());
         // The name that the entry itself defines for the port.
         let own = service.port(port.number)?;
-        let named = near.filter_map(|one| {
+        let named = near.filter_map(|endpoint| {
             Some((
-                &one.locality,
-                address(one, *one.ports.get(&own.name)?),
-                one.weight,
-                one.tls_mode,
+                &endpoint.locality,
+                address(endpoint, *endpoint.ports.get(&own.name)?),
+                endpoint.weight,
+                endpoint.tls_mode,
             ))
         });
         let pods = service.endpoints_of_port(port.number).filter(|(shard, pod, network)| {
@@ -260,12 +260,12 @@ impl ClusterInputs<'_> {
         }
         // The endpoints are part of the cluster, so a proxy always receives both together.
         let any_takes_it = members.iter().any(|(.., mode)| *mode == TlsMode::Istio);
-        let speaks_mtls = self.speaks_mtls() && any_takes_it;
+        let uses_mtls = self.uses_auto_mtls() && any_takes_it;
         let mut localities: BTreeMap<&Locality, Vec<endpoint::LbEndpoint>> = BTreeMap::new();
         // Envoy rejects weights whose sum exceeds 32 bits.
         let room = u32::MAX / u32::try_from(members.len()).unwrap_or(u32::MAX).max(1);
         for (locality, address, weight, mode) in members {
-            let in_plain_text = speaks_mtls && mode != TlsMode::Istio;
+            let in_plain_text = uses_mtls && mode != TlsMode::Istio;
             let member = given_endpoint(address, weight.min(room).max(1), in_plain_text);
             localities.entry(locality).or_default().push(member);
         }
@@ -293,7 +293,7 @@ impl ClusterInputs<'_> {
             ..self.eds(&name)
         };
         let cluster = if on_host { cluster } else { self.by_dns(cluster, by_name.just_then) };
-        let cluster = self.to_any_endpoint(cluster, speaks_mtls, service, part);
+        let cluster = self.to_any_endpoint(cluster, uses_mtls, service, part);
         Some(self.finished(service, cluster))
     }
 
@@ -343,11 +343,11 @@ impl ClusterInputs<'_> {
     }
 
     /// Returns whether clients use mTLS automatically with endpoints that accept it.
-    fn speaks_mtls(&self) -> bool {
+    fn uses_auto_mtls(&self) -> bool {
         self.context.mesh.enable_auto_mtls
     }
 
-    /// Returns the cluster whose endpoints are reached with mTLS if `speaks_mtls`, except for
+    /// Returns the cluster whose endpoints are reached with mTLS if `uses_mtls`, except for
     /// endpoints with another setting.
     ///
     /// Envoy selects the transport socket of a known host again when the metadata of the endpoint
@@ -356,7 +356,7 @@ impl ClusterInputs<'_> {
     fn to_any_endpoint(
         &self,
         cluster: cluster::Cluster,
-        speaks_mtls: bool,
+        uses_mtls: bool,
         service: &MergedService,
         part: &ServicePart<'_>,
     ) -> cluster::Cluster {
@@ -371,7 +371,7 @@ impl ClusterInputs<'_> {
             typed_extension_protocol_options: limited_options(port.protocol, policy, requests_max),
             ..cluster
         };
-        if !self.speak_as_ruled(&mut cluster, service, part) && speaks_mtls {
+        if !self.speak_as_ruled(&mut cluster, service, part) && uses_mtls {
             // Endpoints that match no entry use the socket of the cluster, which is plain text if
             // unset.
             cluster.transport_socket = Some(self.mtls(service, part, &ServerName::default()));
@@ -400,8 +400,8 @@ impl ClusterInputs<'_> {
                 cluster.transport_socket = Some(self.mtls(service, part, server));
             }
             Some(ClientTls::Foreign(foreign)) => {
-                let taken = &self.context.mesh.tls_defaults;
-                tls::speak_to_strangers(cluster, foreign, port.protocol.is_http2(), taken);
+                let tls_defaults = &self.context.mesh.tls_defaults;
+                tls::speak_to_strangers(cluster, foreign, port.protocol.is_http2(), tls_defaults);
             }
         }
         true
@@ -464,7 +464,7 @@ impl ClusterInputs<'_> {
                 .then_some(cluster::cluster::LbConfig::OriginalDstLbConfig(overrides_port)),
             ..original_destination(self.context, name)
         };
-        if !self.speak_as_ruled(&mut cluster, service, part) && mtls && self.speaks_mtls() {
+        if !self.speak_as_ruled(&mut cluster, service, part) && mtls && self.uses_auto_mtls() {
             cluster.transport_socket = Some(self.mtls(service, part, &ServerName::default()));
         }
         policy::limit(&mut cluster, policy, self.context.mesh.tcp_keepalive);
@@ -550,7 +550,7 @@ impl ClusterInputs<'_> {
         }
         let (accounts, domains) = peers(self.context, service);
         let accounts = accounts.iter().map(|id| &**id);
-        self.form.secrets.upstream(sni, &alpn, of_accounts(accounts, &domains))
+        self.form.secrets.upstream(sni, &alpn, account_matchers(accounts, &domains))
     }
 }
 
@@ -668,11 +668,11 @@ fn base(context: &PushContext) -> cluster::Cluster {
 
 /// Returns the address of an endpoint that is not sent by EDS: a name, an IP address, or a Unix
 /// domain socket on the proxy's host, for which the port is ignored.
-fn address(one: &NamedEndpoint, port: u16) -> core::Address {
-    if !one.is_socket() {
-        return socket_address(one.address.to_string(), port);
+fn address(endpoint: &NamedEndpoint, port: u16) -> core::Address {
+    if !endpoint.is_socket() {
+        return socket_address(endpoint.address.to_string(), port);
     }
-    let pipe = core::Pipe { path: one.address.to_string(), ..Default::default() };
+    let pipe = core::Pipe { path: endpoint.address.to_string(), ..Default::default() };
     core::Address { address: Some(core::address::Address::Pipe(pipe)) }
 }
 

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use self::snapshot_diff::SnapshotDiff;
 use super::cache::Cache;
 use super::cds::{ClusterFormat, inbound_clusters};
-use super::class::{ListenerFormat, class_of};
+use super::class::{ListenerFormat, class_for};
 use super::common::own_domain;
 use super::lds;
 use strait_mesh::aggregate::MergedService;
@@ -43,13 +43,13 @@ impl ChangeImpact for Cache {
         before: &Arc<PushContext>,
         now: &Arc<PushContext>,
         hosts: &BTreeSet<Hostname>,
-        stands: &[Arc<ProxyLocation>],
+        locations: &[Arc<ProxyLocation>],
     ) -> Vec<Arc<AffectedResources>> {
         let diff = SnapshotDiff::new(self, [before, now], hosts);
         let mut groups = Groups::new(&diff);
-        let seen = stands.iter().map(|stand| groups.seen_from(stand)).collect();
+        let affected = locations.iter().map(|location| groups.affected_at(location)).collect();
         self.carry_over(&diff);
-        seen
+        affected
     }
 }
 
@@ -61,7 +61,7 @@ struct Groups<'a> {
     /// For each namespace, a namespace that sees the same changed services; `None` if it sees none.
     like: HashMap<&'a Namespace, Option<&'a Namespace>>,
     by_signature: HashMap<Signature, &'a Namespace>,
-    seen: HashMap<StandGroup<'a>, VisibleDifference>,
+    affected: HashMap<LocationGroup<'a>, VisibleDifference>,
     served: HashMap<(&'a ClusterId, &'a Namespace), [ServedServices; 2]>,
     nothing: Arc<AffectedResources>,
 }
@@ -75,11 +75,11 @@ type Signature = (Vec<bool>, Option<Namespace>);
 
 /// The properties of a stream that affect its view of the changed services.
 #[derive(PartialEq, Eq, Hash)]
-struct StandGroup<'a> {
+struct LocationGroup<'a> {
     cluster: &'a ClusterId,
     namespace: &'a Namespace,
     network: &'a NetworkId,
-    sees: Option<&'a [NetworkId]>,
+    visible_networks: Option<&'a [NetworkId]>,
     families: (bool, bool),
     node: Option<&'a str>,
     locality: Option<&'a Locality>,
@@ -105,7 +105,7 @@ enum ListenerKind {
 
 /// The affected resources, and the pods whose listeners differ.
 struct VisibleDifference {
-    seen: Arc<AffectedResources>,
+    affected: Arc<AffectedResources>,
     with_listeners: Arc<AffectedResources>,
     pods: Arc<[IpAddr]>,
 }
@@ -117,45 +117,45 @@ impl<'a> Groups<'a> {
             by_place: diff.by_place(),
             like: HashMap::new(),
             by_signature: HashMap::new(),
-            seen: HashMap::new(),
+            affected: HashMap::new(),
             served: HashMap::new(),
             nothing: Arc::default(),
         }
     }
 
-    fn seen_from(&mut self, stand: &'a Arc<ProxyLocation>) -> Arc<AffectedResources> {
-        let seen = self.seen_of_traffic(stand);
+    fn affected_at(&mut self, location: &'a Arc<ProxyLocation>) -> Arc<AffectedResources> {
+        let affected = self.affected_by_traffic(location);
         // Selectors, target ports and endpoints do not affect access logs, authorization providers
         // and user filters.
-        if seen.everything || (self.diff.is_behind_ports && self.diff.has_same_rules()) {
-            return seen;
+        if affected.everything || (self.diff.is_behind_ports && self.diff.has_same_rules()) {
+            return affected;
         }
-        let mut asked = self.diff.asked_by(&stand.proxy);
-        asked.extend(self.diff.traced(&stand.proxy));
-        asked.extend(self.diff.asked_by_filters(&stand.proxy));
-        let is_filtered_otherwise = self.diff.filters_otherwise(&stand.proxy);
-        let others = is_filtered_otherwise || self.diff.logs_otherwise(&stand.proxy);
-        if asked.is_empty() && !others {
-            return seen;
+        let mut queried = self.diff.queried_providers(&location.proxy);
+        queried.extend(self.diff.traced(&location.proxy));
+        queried.extend(self.diff.queried_by_filters(&location.proxy));
+        let filters_differ = self.diff.proxy_filters_differ(&location.proxy);
+        let others = filters_differ || self.diff.proxy_telemetry_differs(&location.proxy);
+        if queried.is_empty() && !others {
+            return affected;
         }
-        let mut seen = (*seen).clone();
-        seen.lists.add(Wildcard::Listeners);
-        if self.diff.reports_otherwise(&stand.proxy)
-            || (is_filtered_otherwise && self.diff.asks_otherwise(&stand.proxy))
+        let mut affected = (*affected).clone();
+        affected.lists.add(Wildcard::Listeners);
+        if self.diff.span_clusters_differ(&location.proxy)
+            || (filters_differ && self.diff.filter_upstreams_differ(&location.proxy))
         {
-            seen.lists.add(Wildcard::Clusters);
+            affected.lists.add(Wildcard::Clusters);
         }
-        if !asked.is_empty() {
-            seen.lists.add(Wildcard::Clusters);
-            let defined = self.diff.defined.iter().filter(|host| asked.contains(*host));
-            seen.assignments.extend(defined.cloned());
+        if !queried.is_empty() {
+            affected.lists.add(Wildcard::Clusters);
+            let defined = self.diff.defined.iter().filter(|host| queried.contains(*host));
+            affected.assignments.extend(defined.cloned());
         }
-        Arc::new(seen)
+        Arc::new(affected)
     }
 
     /// Returns the affected resources for the proxy's own traffic.
-    fn seen_of_traffic(&mut self, stand: &'a Arc<ProxyLocation>) -> Arc<AffectedResources> {
-        let proxy = &*stand.proxy;
+    fn affected_by_traffic(&mut self, location: &'a Arc<ProxyLocation>) -> Arc<AffectedResources> {
+        let proxy = &*location.proxy;
         let SnapshotDiff { cache, whole: [before, now], .. } = self.diff;
         let port = cache.east_west_port(before, proxy);
         if proxy.kind == ProxyType::Router
@@ -173,66 +173,66 @@ impl<'a> Groups<'a> {
             (None, ProxyType::Router, Some(port)) => ListenerKind::Gateway(port),
             (None, ProxyType::Router, None) => ListenerKind::Router,
         };
-        if kind == ListenerKind::Router && self.diff.may_take_in_otherwise(proxy) {
+        if kind == ListenerKind::Router && self.diff.router_may_differ(proxy) {
             return Arc::new(AffectedResources {
                 everything: true,
                 ..AffectedResources::default()
             });
         }
-        let seen = if self.diff.is_behind_ports {
+        let affected = if self.diff.is_behind_ports {
             Arc::clone(&self.nothing)
         } else {
-            self.seen_outbound(stand, kind)
+            self.affected_outbound(location, kind)
         };
         if kind == ListenerKind::Sidecar && self.diff.may_serve(&proxy.cluster, proxy.namespace()) {
-            return self.with_inbound(stand, seen);
+            return self.with_inbound(location, affected);
         }
-        if *seen == *self.nothing { Arc::clone(&self.nothing) } else { seen }
+        if *affected == *self.nothing { Arc::clone(&self.nothing) } else { affected }
     }
 
     /// Returns the affected outbound resources of a proxy.
-    fn seen_outbound(
+    fn affected_outbound(
         &mut self,
-        stand: &'a Arc<ProxyLocation>,
+        location: &'a Arc<ProxyLocation>,
         kind: ListenerKind,
     ) -> Arc<AffectedResources> {
-        let proxy = &*stand.proxy;
+        let proxy = &*location.proxy;
         let like = self.like(proxy.namespace());
         let namespace = match like {
             None if kind == ListenerKind::Sidecar => return Arc::clone(&self.nothing),
             // A gateway forwards to all public services, whatever its own namespace is.
             like => like.unwrap_or(proxy.namespace()),
         };
-        let whereabouts = &stand.whereabouts;
+        let whereabouts = &location.whereabouts;
         let [by_node, by_locality] = self.by_place;
-        let group = StandGroup {
+        let group = LocationGroup {
             cluster: &proxy.cluster,
             namespace,
-            network: &stand.network,
-            sees: proxy.visible_networks.as_deref(),
+            network: &location.network,
+            visible_networks: proxy.visible_networks.as_deref(),
             families: (proxy.has_ipv4(), proxy.has_ipv6()),
             node: whereabouts.node.as_deref().filter(|_| by_node),
             locality: whereabouts.locality.as_deref().filter(|_| by_locality),
             selection: self.diff.whole[1].selection(proxy),
             kind,
-            form: ClusterFormat::of(proxy),
-            listener_form: ListenerFormat::of(proxy),
+            form: ClusterFormat::for_proxy(proxy),
+            listener_form: ListenerFormat::for_proxy(proxy),
             given: proxy.takes_given_addresses,
             domain: own_domain(self.diff.whole[1], proxy).err(),
         };
         let diff = self.diff;
-        let shown = self.seen.entry(group).or_insert_with(|| shown(diff, stand, kind));
+        let shown = self.affected.entry(group).or_insert_with(|| shown(diff, location, kind));
         let others = shown.pods.iter().any(|pod| !proxy.addresses.contains(pod));
-        Arc::clone(if others { &shown.with_listeners } else { &shown.seen })
+        Arc::clone(if others { &shown.with_listeners } else { &shown.affected })
     }
 
     /// Adds the affected inbound resources of a sidecar.
     fn with_inbound(
         &mut self,
-        stand: &'a ProxyLocation,
-        seen: Arc<AffectedResources>,
+        location: &'a ProxyLocation,
+        affected: Arc<AffectedResources>,
     ) -> Arc<AffectedResources> {
-        let proxy = &*stand.proxy;
+        let proxy = &*location.proxy;
         let (cluster, namespace) = (&proxy.cluster, proxy.namespace());
         let diff = self.diff;
         let served = self.served.entry((cluster, namespace));
@@ -240,21 +240,23 @@ impl<'a> Groups<'a> {
         let [before, now] = diff.whole;
         let targets = [inbound_targets(before, proxy, old), inbound_targets(now, proxy, new)];
         if targets[0] == targets[1] {
-            return seen;
+            return affected;
         }
         let [old, new] = targets;
-        let mut lists = seen.lists;
+        let mut lists = affected.lists;
         if inbound_clusters(before, proxy, &old) != inbound_clusters(now, proxy, &new) {
             lists.add(Wildcard::Clusters);
         }
-        let kept = &diff.cache.policies;
-        if lds::inbound(before, proxy, &old, kept) != lds::inbound(now, proxy, &new, kept) {
+        let encoded_policies = &diff.cache.policies;
+        if lds::inbound(before, proxy, &old, encoded_policies)
+            != lds::inbound(now, proxy, &new, encoded_policies)
+        {
             lists.add(Wildcard::Listeners);
         }
-        if lists == seen.lists {
-            seen
+        if lists == affected.lists {
+            affected
         } else {
-            Arc::new(AffectedResources { lists, ..(*seen).clone() })
+            Arc::new(AffectedResources { lists, ..(*affected).clone() })
         }
     }
 
@@ -277,7 +279,7 @@ impl<'a> Groups<'a> {
         let services = contexts.iter().flat_map(|context| context.services.values());
         let sidecars = contexts.map(|context| &context.traffic.sidecars);
         let is_imported = |service: &MergedService| {
-            let host = HostPattern::of_service(service.hostname());
+            let host = HostPattern::for_service(service.hostname());
             let owner = &service.primary.namespace;
             sidecars.iter().any(|all| all.may_include(namespace, &host, owner))
         };
@@ -300,24 +302,28 @@ impl<'a> Groups<'a> {
 }
 
 /// Returns the affected resources of a proxy at this location.
-fn shown(diff: &SnapshotDiff<'_>, stand: &ProxyLocation, kind: ListenerKind) -> VisibleDifference {
-    let proxy = &*stand.proxy;
+fn shown(
+    diff: &SnapshotDiff<'_>,
+    location: &ProxyLocation,
+    kind: ListenerKind,
+) -> VisibleDifference {
+    let proxy = &*location.proxy;
     let role = if let ListenerKind::Gateway(_) = kind { Role::Gateway } else { Role::Client };
-    let view = ViewKey::of(proxy, stand.network.clone(), role)
-        .at(stand.whereabouts.clone())
+    let view = ViewKey::of(proxy, location.network.clone(), role)
+        .at(location.whereabouts.clone())
         .selected(diff.whole[1].selection(proxy));
-    let form = ClusterFormat::of(proxy);
-    let listener_form = ListenerFormat::of(proxy);
-    let mut seen = AffectedResources::default();
+    let form = ClusterFormat::for_proxy(proxy);
+    let listener_form = ListenerFormat::for_proxy(proxy);
+    let mut affected = AffectedResources::default();
     let mut pods: Arc<[IpAddr]> = Arc::default();
     match kind {
         ListenerKind::Sidecar => {
             if !diff.same_outbound(&view, &form) {
-                seen.lists.add(Wildcard::Clusters);
+                affected.lists.add(Wildcard::Clusters);
             }
-            let class = class_of(&diff.projected(&view));
+            let class = class_for(&diff.projected(&view));
             if !diff.same_listeners(&class, listener_form) {
-                seen.lists.add(Wildcard::Listeners);
+                affected.lists.add(Wildcard::Listeners);
             }
             pods = diff.other_pods(&view, listener_form);
             let own = own_domain(diff.whole[1], proxy);
@@ -329,29 +335,34 @@ fn shown(diff: &SnapshotDiff<'_>, stand: &ProxyLocation, kind: ListenerKind) -> 
                     before == now && !diff.is_reranked(&class.cluster)
                 }
             };
-            seen.routes = diff.routes.iter().filter(|name| !same(name)).cloned().collect();
+            affected.routes = diff.routes.iter().filter(|name| !same(name)).cloned().collect();
         }
         ListenerKind::Gateway(port) => {
             if !diff.same_outbound(&view, &form) {
-                seen.lists.add(Wildcard::Clusters);
+                affected.lists.add(Wildcard::Clusters);
             }
-            let of = (&view, listener_form);
-            let [before, now] = diff.both().map(|common| lds::gateway(common.context, of, port));
+            let target = (&view, listener_form);
+            let [before, now] =
+                diff.both().map(|common| lds::gateway(common.context, target, port));
             if before != now {
-                seen.lists.add(Wildcard::Listeners);
+                affected.lists.add(Wildcard::Listeners);
             }
         }
         ListenerKind::Router => {}
-        ListenerKind::Library(_) => diff.by_name(&view, &mut seen),
+        ListenerKind::Library(_) => diff.by_name(&view, &mut affected),
     }
     let differ = diff.defined.iter().filter(|host| !diff.same_assignments(&view, host));
-    seen.assignments = differ.cloned().collect();
+    affected.assignments = differ.cloned().collect();
     if !diff.same_names(&view, proxy.takes_given_addresses) {
-        seen.lists.add(Wildcard::Names);
+        affected.lists.add(Wildcard::Names);
     }
-    let mut with_listeners = seen.clone();
+    let mut with_listeners = affected.clone();
     with_listeners.lists.add(Wildcard::Listeners);
-    VisibleDifference { seen: Arc::new(seen), with_listeners: Arc::new(with_listeners), pods }
+    VisibleDifference {
+        affected: Arc::new(affected),
+        with_listeners: Arc::new(with_listeners),
+        pods,
+    }
 }
 
 #[cfg(test)]

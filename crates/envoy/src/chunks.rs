@@ -79,7 +79,7 @@ struct Fragment {
 }
 
 impl CacheValue for Arc<FragmentChunk> {
-    fn is_held(&self) -> bool {
+    fn is_in_use(&self) -> bool {
         Self::strong_count(self) > 1
     }
 }
@@ -112,12 +112,12 @@ impl FragmentChunk {
         namespace: &str,
         make: impl FnOnce() -> Option<RewrittenFragments>,
     ) -> Option<Arc<RewrittenFragments>> {
-        let held = || lock(&self.in_namespaces);
-        if let Some(known) = held().get(namespace) {
-            return known.clone();
+        let namespaces = || lock(&self.in_namespaces);
+        if let Some(cached) = namespaces().get(namespace) {
+            return cached.clone();
         }
         let made = make().map(Arc::new);
-        held().insert(namespace.into(), made.clone());
+        namespaces().insert(namespace.into(), made.clone());
         made
     }
 
@@ -155,7 +155,7 @@ impl Draft {
 /// A cache of chunks by their inputs. Chunks without other references may be removed at any time.
 #[derive(Debug, Default)]
 pub(super) struct Chunks {
-    kept: CacheTable<u64, (), Arc<FragmentChunk>>,
+    cached: CacheTable<u64, (), Arc<FragmentChunk>>,
     /// Seeds the 64-bit hashes that distinguish fragments, so that authors of objects cannot
     /// predict them.
     secret: SecretHasher,
@@ -164,7 +164,7 @@ pub(super) struct Chunks {
 impl Chunks {
     /// Returns the fragments of `all` in chunks. The hash of an item must cover everything that
     /// `write` uses.
-    pub(super) fn of<T: Hash>(
+    pub(super) fn split<T: Hash>(
         &self,
         all: &[T],
         write: impl Fn(&T, &mut Draft),
@@ -196,13 +196,13 @@ impl Chunks {
             while old_start < start {
                 old_start += old.next().map_or(count, |one| one.len());
             }
-            let same = old.as_slice().first().filter(|one| {
-                old_start == start && changed.first().is_none_or(|at| *at >= start + one.len())
+            let same = old.as_slice().first().filter(|chunk| {
+                old_start == start && changed.first().is_none_or(|at| *at >= start + chunk.len())
             });
             let chunk = match same {
                 Some(same) => Arc::clone(same),
-                None => self.first((start..count).map(&item), |at, one, draft| {
-                    write(start + at, one, draft);
+                None => self.first((start..count).map(&item), |at, item, draft| {
+                    write(start + at, item, draft);
                 }),
             };
             start += chunk.len();
@@ -220,15 +220,15 @@ impl Chunks {
         write: impl Fn(usize, &T, &mut Draft),
     ) -> Arc<FragmentChunk> {
         let (mut hasher, mut these) = (self.secret.build_hasher(), Vec::new());
-        for one in all {
-            let hash = self.secret.hash_one(&one);
+        for item in all {
+            let hash = self.secret.hash_one(&item);
             hasher.write_u64(hash);
-            these.push(one);
+            these.push(item);
             if hash.is_multiple_of(FRAGMENTS) || these.len() == FRAGMENTS_MAX {
                 break;
             }
         }
-        self.kept.get_or_make(hasher.finish(), (), || Arc::new(chunk(&these, &write)))
+        self.cached.get_or_make(hasher.finish(), (), || Arc::new(chunk(&these, &write)))
     }
 
     /// Returns the case-insensitive hash of a domain.
@@ -239,21 +239,21 @@ impl Chunks {
 
     /// Removes all entries.
     pub(super) fn clear(&self) {
-        self.kept.clear();
+        self.cached.clear();
     }
 
     /// Removes chunks without other references.
     pub(super) fn sweep(&self) {
-        self.kept.sweep(|()| true);
+        self.cached.sweep(|()| true);
     }
 }
 
 fn chunk<T>(all: &[T], write: impl Fn(usize, &T, &mut Draft)) -> FragmentChunk {
     let mut draft = Draft::default();
     let mut fragments = Vec::with_capacity(all.len());
-    for (at, one) in all.iter().enumerate() {
+    for (at, item) in all.iter().enumerate() {
         let start = draft.bytes.len();
-        write(at, one, &mut draft);
+        write(at, item, &mut draft);
         let digest = digest(&draft.bytes[start..]);
         let (end, domains) = (count(draft.bytes.len()), count(draft.domains.len()));
         fragments.push(Fragment { end, domains, digest });

@@ -20,7 +20,7 @@ pub(super) struct Class {
 }
 
 /// Returns the class of a view.
-pub(super) fn class_of(view: &ViewKey) -> Class {
+pub(super) fn class_for(view: &ViewKey) -> Class {
     Class {
         cluster: view.cluster.clone(),
         namespace: view.namespace.clone(),
@@ -45,7 +45,7 @@ pub(super) struct ListenerFormat {
 }
 
 impl ListenerFormat {
-    pub(super) fn of(proxy: &Proxy) -> Self {
+    pub(super) fn for_proxy(proxy: &Proxy) -> Self {
         // Clients connect to a router directly, without redirection.
         let interception = match proxy.kind {
             ProxyType::Sidecar => proxy.interception,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::cache::{Cache, Pods, SameMesh, Scopes, ServiceInputs, Span, projected_namespace};
 use super::cds::ClusterFormat;
-use super::class::{Class, ListenerFormat, class_of};
+use super::class::{Class, ListenerFormat, class_for};
 use super::lds::PodListenerKey;
 use super::{cds, lds, nds, rds};
 use strait_mesh::aggregate::MergedService;
@@ -28,12 +28,12 @@ pub(super) struct SharedResources<'a> {
 
 impl SharedResources<'_> {
     pub(super) fn scopes(&self) -> Scopes {
-        self.cache.scopes.at((), self.context.definitions, || Scopes::of(self.context))
+        self.cache.scopes.at((), self.context.definitions, || Scopes::from_context(self.context))
     }
 
     /// Returns the inputs of addresses, shared listeners and routes, apart from the mesh.
     pub(super) fn class(&self, view: &ViewKey) -> Class {
-        Class { namespace: projected_namespace(self.context, &view.namespace), ..class_of(view) }
+        Class { namespace: projected_namespace(self.context, &view.namespace), ..class_for(view) }
     }
 
     pub(super) fn addresses(&self, class: &Class) -> Arc<ListenAddresses> {
@@ -63,23 +63,23 @@ impl SharedResources<'_> {
             hosts.filter_map(|host| self.context.service(host.as_str(), &view.namespace));
         let scopes = self.scopes();
         let view = scopes.projected(self.context, view);
-        self.outbound_of(&view, &form.projected(scopes.by_name), services, false)
+        self.outbound_clusters(&view, &form.projected(scopes.by_name), services, false)
     }
 
     fn all_outbound(&self, whole: &ViewKey, form: &ClusterFormat) -> Arc<SharedList> {
         // A gateway does not forward to services that only one namespace may use.
-        let nobody = Namespace::default();
+        let no_namespace = Namespace::default();
         let namespace = match whole.role {
             Role::Client => &whole.namespace,
-            Role::Gateway => &nobody,
+            Role::Gateway => &no_namespace,
         };
         let services = self.context.services_of(namespace);
-        self.outbound_of(whole, form, services, whole.role == Role::Client)
+        self.outbound_clusters(whole, form, services, whole.role == Role::Client)
     }
 
     /// Returns the upstream clusters of the services that a proxy may use. `is_scoped` states
     /// whether the proxy follows Sidecars.
-    fn outbound_of<'s>(
+    fn outbound_clusters<'s>(
         &self,
         whole: &ViewKey,
         form: &ClusterFormat,
@@ -92,8 +92,8 @@ impl SharedResources<'_> {
         let imports = is_scoped.then(|| Imports::of(context, whole));
         let by_port = imports.filter(Imports::is_by_port);
         for service in services {
-            let is_left_out = imports.is_some_and(|imports| !imports.has(service));
-            if is_left_out || (whole.role == Role::Client && !self.sees(whole, service)) {
+            let is_excluded = imports.is_some_and(|imports| !imports.has(service));
+            if is_excluded || (whole.role == Role::Client && !self.may_use(whole, service)) {
                 continue;
             }
             let abroad = whole.role == Role::Client
@@ -116,13 +116,13 @@ impl SharedResources<'_> {
             let by_name = matches!(service.primary.resolution, Resolution::ByName(_));
             let form = form.projected(by_name);
             let key = (service.hostname().clone(), view.clone(), form.clone(), abroad);
-            let inputs = ServiceInputs::of(context, service);
+            let inputs = ServiceInputs::new(context, service);
             let shared = self.cache.clusters.get_or_make(key, inputs, || {
                 let client = cds::ClusterInputs { context, view: &view, form: &form, abroad };
                 client.outbound(service).into_iter().map(Arc::new).collect()
             });
-            let is_given = |one: &&Arc<Resource>| {
-                let port = || Some(OutboundName::parts(&one.name)?.1);
+            let is_given = |resource: &&Arc<Resource>| {
+                let port = || Some(OutboundName::parts(&resource.name)?.1);
                 by_port
                     .is_none_or(|by_port| port().is_none_or(|port| by_port.has_port(service, port)))
             };
@@ -138,17 +138,17 @@ impl SharedResources<'_> {
     }
 
     /// Returns whether a client may use the service.
-    fn sees(&self, view: &ViewKey, service: &MergedService) -> bool {
+    fn may_use(&self, view: &ViewKey, service: &MergedService) -> bool {
         self.context.shows(service, &view.namespace, &view.cluster)
     }
 
     /// Returns the outbound listeners of a sidecar: the shared list, and the remaining listeners.
-    pub(super) fn listeners_of(
+    pub(super) fn outbound_listeners(
         &self,
         proxy: &Proxy,
         view: &ViewKey,
     ) -> (Arc<SharedList>, Vec<Arc<Resource>>) {
-        let form = ListenerFormat::of(proxy);
+        let form = ListenerFormat::for_proxy(proxy);
         let pods = self.pods(&self.projected(view), form);
         let is_at = |address| pods.listeners.binary_search_by_key(address, |one| one.0).is_ok();
         if !proxy.addresses.iter().any(is_at) {
@@ -187,11 +187,11 @@ impl SharedResources<'_> {
     pub(super) fn pods(&self, view: &ViewKey, form: ListenerFormat) -> Arc<Pods> {
         let context = self.context;
         self.cache.pods.at((view.clone(), form), context.definitions, || {
-            let class = class_of(view);
+            let class = class_for(view);
             let (shared, addresses) = (self.listeners(&class, form), self.addresses(&class));
-            let mesh = SameMesh::of(context);
+            let mesh = SameMesh::from_context(context);
             let keep = |key: PodListenerKey, make: &dyn Fn() -> Option<Resource>| {
-                self.cache.pod_listeners.get(&key, |held| *held == mesh).or_else(|| {
+                self.cache.pod_listeners.get(&key, |cached| *cached == mesh).or_else(|| {
                     let made = Arc::new(make()?);
                     self.cache.pod_listeners.put(key, mesh.clone(), Arc::clone(&made));
                     Some(made)
@@ -222,19 +222,19 @@ impl SharedResources<'_> {
     ) -> Arc<Resource> {
         let key = (class.clone(), namespace.cloned(), name.into());
         let is_current = |span: &Span| span.contains(self.context.definitions);
-        if let Some(kept) = self.cache.routes.get(&key, is_current) {
-            return kept;
+        if let Some(cached) = self.cache.routes.get(&key, is_current) {
+            return cached;
         }
         let make = || {
             if let Some(port) = rds::proxy_port(name) {
-                let domain = namespace.map(|namespace| self.domain_of(namespace));
-                return self.route_of_proxy(class, domain.as_deref(), port);
+                let domain = namespace.map(|namespace| self.namespace_domain(namespace));
+                return self.proxy_route(class, domain.as_deref(), port);
             }
             Arc::new(match port_number(name) {
-                Some(port) => self.route_of_port(class, namespace, port),
+                Some(port) => self.port_route(class, namespace, port),
                 None => {
                     let (addresses, lists) = (self.addresses(class), &self.cache.route_lists);
-                    rds::of_service(self.context, &addresses, class, name, lists)
+                    rds::service_routes(self.context, &addresses, class, name, lists)
                         .unwrap_or_else(|| rds::empty(name))
                 }
             })
@@ -246,22 +246,22 @@ impl SharedResources<'_> {
         self.cache.routes.at(key, self.context.definitions, make)
     }
 
-    fn route_of_port(&self, class: &Class, namespace: Option<&Namespace>, port: u16) -> Resource {
+    fn port_route(&self, class: &Class, namespace: Option<&Namespace>, port: u16) -> Resource {
         let base = self.base(class, port, namespace.is_some());
         match namespace {
             Some(namespace) => {
-                base.route_in(self.context, &self.domain_of(namespace), &self.cache.chunks)
+                base.route_in(self.context, &self.namespace_domain(namespace), &self.cache.chunks)
             }
             None => base.route(),
         }
     }
 
-    fn domain_of(&self, namespace: &Namespace) -> String {
+    fn namespace_domain(&self, namespace: &Namespace) -> String {
         format!("{namespace}.svc.{}", self.context.settings.domain)
     }
 
-    fn route_of_proxy(&self, class: &Class, domain: Option<&str>, port: u16) -> Arc<Resource> {
-        let made = rds::of_proxy(self.context, class, domain, port, &self.cache.route_lists);
+    fn proxy_route(&self, class: &Class, domain: Option<&str>, port: u16) -> Arc<Resource> {
+        let made = rds::proxy_routes(self.context, class, domain, port, &self.cache.route_lists);
         Arc::new(made.unwrap_or_else(|| rds::empty(&rds::proxy_route_name(port))))
     }
 
@@ -269,14 +269,14 @@ impl SharedResources<'_> {
     /// (`completes`) or in any other.
     pub(super) fn base(&self, class: &Class, port: u16, completes: bool) -> Arc<rds::RouteBase> {
         let key = (class.clone(), port, completes);
-        let kept = (&self.cache.chunks, &self.cache.route_lists);
+        let caches = (&self.cache.chunks, &self.cache.route_lists);
         self.cache.bases.at(key.clone(), self.context.definitions, || {
             let before = self.cache.base_before_rules(&key, self.context.definitions);
             let amended =
-                before.and_then(|(base, hosts)| base.amended(self.context, class, &hosts, kept));
+                before.and_then(|(base, hosts)| base.amended(self.context, class, &hosts, caches));
             amended.unwrap_or_else(|| {
-                let of = (class, port, completes);
-                Arc::new(rds::RouteBase::new(self.context, self.addresses(class), of, kept))
+                let target = (class, port, completes);
+                Arc::new(rds::RouteBase::new(self.context, self.addresses(class), target, caches))
             })
         })
     }
@@ -285,7 +285,7 @@ impl SharedResources<'_> {
     /// choose.
     pub(super) fn route_in(&self, class: &Class, domain: &str, name: &str) -> Arc<Resource> {
         if let Some(port) = rds::proxy_port(name) {
-            return self.route_of_proxy(class, Some(domain), port);
+            return self.proxy_route(class, Some(domain), port);
         }
         if let Some(port) = port_number(name)
             && rds::is_any_shortened(&self.addresses(class), domain)
@@ -317,7 +317,7 @@ impl SharedResources<'_> {
         let context = self.context;
         let view = self.projected(view);
         self.cache.names.at((view.clone(), given), context.definitions, || {
-            let addresses = &self.addresses(&class_of(&view));
+            let addresses = &self.addresses(&class_for(&view));
             let names = nds::NameTableInputs { context, view: &view, addresses, given };
             let table = names.table(&self.cache.chunks);
             list(ResourceType::NameTable, vec![Arc::new(table)])

@@ -44,8 +44,8 @@ pub(super) fn assigned(
     // current mTLS endpoints counted, an endpoint would be reached in the wrong mode while its
     // upstream cluster changes (docs/decisions/0022).
     let modes = match view.role {
-        Role::Client if service.may_accept_mtls => Modes::Told,
-        _ => Modes::Untold,
+        Role::Client if service.may_accept_mtls => Modes::Stated,
+        _ => Modes::Unstated,
     };
     Resource::new(name, encoded(name, modes, &given))
 }
@@ -53,33 +53,34 @@ pub(super) fn assigned(
 /// Returns the assignment of an upstream cluster that has no endpoints or is unknown. Without a
 /// response, Envoy would wait for one.
 pub(super) fn empty(name: &str) -> Resource {
-    Resource::new(name, encoded(name, Modes::Untold, &Assignment::default()))
+    Resource::new(name, encoded(name, Modes::Unstated, &Assignment::default()))
 }
 
 /// Whether the metadata of endpoints states their TLS mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Modes {
     /// No endpoint states its mode: all are reached in the same way.
-    Untold,
+    Unstated,
     /// Plain-text endpoints state their mode. Endpoints without a mode are reached with mTLS.
-    Told,
+    Stated,
 }
 
 /// Encodes a `ClusterLoadAssignment` into a vector without spare capacity.
 pub(super) fn encoded(name: &str, modes: Modes, assignment: &Assignment) -> Vec<u8> {
     let Assignment { localities: groups, origins } = assignment;
-    let said: Vec<_> = origins.iter().map(|origin| MemberMetadata::of(modes, origin)).collect();
+    let by_origin: Vec<_> =
+        origins.iter().map(|origin| MemberMetadata::new(modes, origin)).collect();
     let count: usize = groups.iter().map(|group| group.members.len()).sum();
     let mut bodies = Vec::with_capacity(count * MEMBER_BYTES + groups.len() * GROUP_BYTES);
     let mut ends = Vec::with_capacity(groups.len());
     for group in groups {
-        write_group(&mut bodies, modes, group, &said);
+        write_group(&mut bodies, modes, group, &by_origin);
         ends.push(bodies.len());
     }
     let sizes = || ends.iter().scan(0, |start, end| Some(*end - std::mem::replace(start, *end)));
-    let of_groups: usize = sizes().map(block_size).sum();
-    let of_name = if name.is_empty() { 0 } else { block_size(name.len()) };
-    let mut out = Vec::with_capacity(of_name + of_groups);
+    let groups_size: usize = sizes().map(block_size).sum();
+    let name_size = if name.is_empty() { 0 } else { block_size(name.len()) };
+    let mut out = Vec::with_capacity(name_size + groups_size);
     write_text(&mut out, tag(1), name); // cluster_name
     let mut rest = bodies.as_slice();
     for size in sizes() {
@@ -95,8 +96,13 @@ const MEMBER_BYTES: usize = 40;
 /// Usual size of a locality without its members, in bytes.
 const GROUP_BYTES: usize = 128;
 
-/// Encodes a `LocalityLbEndpoints`. `said` contains the metadata of members by origin.
-fn write_group(out: &mut Vec<u8>, modes: Modes, group: &AssignmentGroup, said: &[MemberMetadata]) {
+/// Encodes a `LocalityLbEndpoints`. `origin` contains the metadata of members by origin.
+fn write_group(
+    out: &mut Vec<u8>,
+    modes: Modes,
+    group: &AssignmentGroup,
+    by_origin: &[MemberMetadata],
+) {
     let AssignmentGroup { priority, locality, members, weight } = group;
     if !locality.is_empty() {
         let parts = [&locality.region, &locality.zone, &locality.subzone];
@@ -107,10 +113,10 @@ fn write_group(out: &mut Vec<u8>, modes: Modes, group: &AssignmentGroup, said: &
         write_block(out, tag(1), &body); // locality
     }
     for member in members {
-        let of_origin = said.get(usize::from(member.origin).wrapping_sub(1));
-        let metadata = match of_origin {
-            Some(said) => said.metadata(member.tls_mode),
-            None if modes == Modes::Told => metadata(member.tls_mode),
+        let origin_metadata = by_origin.get(usize::from(member.origin).wrapping_sub(1));
+        let metadata = match origin_metadata {
+            Some(origin) => origin.metadata(member.tls_mode),
+            None if modes == Modes::Stated => metadata(member.tls_mode),
             None => &[],
         };
         write_member(out, member, metadata);
@@ -282,20 +288,20 @@ pub(super) struct MemberMetadata {
 }
 
 impl MemberMetadata {
-    fn of(modes: Modes, TelemetryOrigin { telemetry, cluster }: &TelemetryOrigin) -> Self {
+    fn new(modes: Modes, TelemetryOrigin { telemetry, cluster }: &TelemetryOrigin) -> Self {
         let telemetry = telemetry.as_deref().unwrap_or(";;;");
         let text = format!("{telemetry};{cluster}");
         let mut names = made_entry(WORKLOAD_FILTER, [(WORKLOAD, &*text)]);
         names.extend(made_entry(METADATA, workload_names(telemetry, cluster.as_str())));
-        let of_mode = |mode| {
+        let for_mode = |mode| {
             let mut bytes = match modes {
-                Modes::Told => made_metadata(mode),
-                Modes::Untold => Vec::new(),
+                Modes::Stated => made_metadata(mode),
+                Modes::Unstated => Vec::new(),
             };
             bytes.extend_from_slice(&names);
             bytes
         };
-        Self { mtls: of_mode(TlsMode::Istio), plain: of_mode(TlsMode::Disabled) }
+        Self { mtls: for_mode(TlsMode::Istio), plain: for_mode(TlsMode::Disabled) }
     }
 
     fn metadata(&self, mode: TlsMode) -> &[u8] {
@@ -371,14 +377,14 @@ const fn tag(number: u8) -> u8 {
 }
 
 fn block_size(length: usize) -> usize {
-    1 + Varint::of(length as u64).size() + length
+    1 + Varint::encode(length as u64).size() + length
 }
 
 fn write_size(out: &mut Vec<u8>, size: usize) {
     if size < 0x80 {
         out.push(size as u8);
     } else {
-        out.extend_from_slice(Varint::of(size as u64).bytes());
+        out.extend_from_slice(Varint::encode(size as u64).bytes());
     }
 }
 
@@ -402,7 +408,7 @@ struct Varint {
 }
 
 impl Varint {
-    fn of(mut number: u64) -> Self {
+    fn encode(mut number: u64) -> Self {
         let mut varint = Self { bytes: [0; 10], size: 1 };
         for byte in &mut varint.bytes {
             *byte = number as u8 | 0x80;

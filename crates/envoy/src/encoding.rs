@@ -36,21 +36,21 @@ pub(super) fn seconds(seconds: u64) -> ProtoDuration {
 
 /// Encodes a JSON object as a `google.protobuf.Struct`, with fields sorted by name. The order of
 /// map entries is not defined, but equal content must give equal bytes. (protobuf, "struct.proto".)
-pub(crate) fn struct_of(object: &Map<String, Value>) -> Vec<u8> {
+pub(crate) fn encode_struct(object: &Map<String, Value>) -> Vec<u8> {
     let mut fields: Vec<_> = object.iter().collect();
     fields.sort_unstable_by_key(|(name, _)| *name);
     let mut bytes = Vec::new();
     for (name, value) in fields {
         let mut entry = Vec::new();
         string::encode(1, name, &mut entry);
-        nested(2, &value_of(value), &mut entry);
+        nested(2, &encode_value(value), &mut entry);
         nested(1, &entry, &mut bytes);
     }
     bytes
 }
 
 /// Encodes a JSON value as a `google.protobuf.Value`.
-fn value_of(value: &Value) -> Vec<u8> {
+fn encode_value(value: &Value) -> Vec<u8> {
     let mut bytes = Vec::new();
     match value {
         Value::Null => int32::encode(1, &0, &mut bytes),
@@ -59,10 +59,10 @@ fn value_of(value: &Value) -> Vec<u8> {
         }
         Value::String(text) => string::encode(3, text, &mut bytes),
         Value::Bool(is) => bool::encode(4, is, &mut bytes),
-        Value::Object(fields) => nested(5, &struct_of(fields), &mut bytes),
+        Value::Object(fields) => nested(5, &encode_struct(fields), &mut bytes),
         Value::Array(values) => {
             let mut list = Vec::new();
-            values.iter().for_each(|one| nested(1, &value_of(one), &mut list));
+            values.iter().for_each(|one| nested(1, &encode_value(one), &mut list));
             nested(6, &list, &mut bytes);
         }
     }
@@ -86,7 +86,7 @@ pub(super) fn write_metadata(
 ) {
     let (mut entry, mut metadata) = (Vec::new(), Vec::new());
     string::encode(1, &filter.to_owned(), &mut entry);
-    nested(2, &struct_of(fields), &mut entry);
+    nested(2, &encode_struct(fields), &mut entry);
     nested(1, &entry, &mut metadata);
     nested(tag, &metadata, out);
 }
@@ -105,7 +105,7 @@ mod tests {
             "text": "%PROTOCOL%", "number": 1.5, "yes": true, "nothing": null, "empty": {},
             "list": ["a", {"b": [1, []]}], "nested": {"b": 1, "a": 2},
         });
-        let bytes = struct_of(object.as_object().expect("an object"));
+        let bytes = encode_struct(object.as_object().expect("an object"));
         let read = Struct::decode(&bytes[..]).expect("a message");
         assert_eq!(read, to_struct(&object));
         let first = bytes.windows(5).position(|at| at == b"empty").expect("a field");

@@ -146,12 +146,13 @@ fn over_http(authorizer: &Authorizer<'_>, request: &AuthorizationRequest) -> htt
         value: value.clone(),
         ..Default::default()
     });
-    let asked =
+    let authorization =
         http::AuthorizationRequest { headers_to_add: added.collect(), ..Default::default() };
     http::HttpService {
         server_uri: Some(uri),
         path_prefix: request.path_prefix.clone(),
-        authorization_request: Some(asked).filter(|asked| !asked.headers_to_add.is_empty()),
+        authorization_request: Some(authorization)
+            .filter(|authorization| !authorization.headers_to_add.is_empty()),
         authorization_response: Some(http::AuthorizationResponse {
             allowed_upstream_headers: list(&request.to_upstream),
             allowed_client_headers: list(&request.to_client_on_deny),

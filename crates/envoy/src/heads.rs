@@ -102,7 +102,7 @@ struct HeadShare {
 
 impl ConfigVariants {
     /// Returns the configuration that a proxy uses instead of the general one, if any.
-    pub fn of(&self, proxy: &Proxy) -> Option<Arc<ConfigVariant>> {
+    pub fn variant_for(&self, proxy: &Proxy) -> Option<Arc<ConfigVariant>> {
         let share = self.read();
         if let Some(edition) = share.editions.get(&proxy.cluster) {
             // Until the edition has a version, its proxies keep their configuration.

@@ -58,7 +58,7 @@ impl<'a> NamedIngress<'a> {
 
     /// Returns the servers with this route configuration: either all plain-text servers of a port
     /// or one server with TLS. Servers of a Gateway whose ports have equal names share it.
-    pub(super) fn servers_of(
+    pub(super) fn servers_for(
         &self,
         name: &str,
     ) -> Option<(&GatewayPort<'a>, Vec<&PlacedServer<'a>>)> {
@@ -79,8 +79,8 @@ fn places(ports: &[GatewayPort<'_>]) -> HashMap<String, ServersPlace> {
             let place = ServersPlace { port: at, tls: None };
             places.entry(http_route_name(port)).or_insert(place);
         }
-        let takes_requests = |(_, one): &(usize, &PlacedServer<'_>)| {
-            matches!(one.server.protocol, ServerProtocol::Https(_))
+        let takes_requests = |(_, placed): &(usize, &PlacedServer<'_>)| {
+            matches!(placed.server.protocol, ServerProtocol::Https(_))
         };
         for (number, placed) in port.tls.iter().enumerate().filter(takes_requests) {
             let name = https_route_name(port, placed);

@@ -50,7 +50,7 @@ pub(super) struct IstioFiltersAt {
 
 impl IstioFiltersAt {
     /// Returns the value for a proxy without these filters.
-    pub(super) fn none() -> Self {
+    pub(super) fn disabled() -> Self {
         Self { declared: IstioFilters::default(), place: PatchPlace::Outbound }
     }
 
@@ -244,12 +244,13 @@ fn naming_for_filters(
         fields.insert("external".to_owned(), Value::Bool(true));
     }
     // The metadata is a map, so existing strings under the key `istio` are merged.
-    let said = cluster.metadata.take().and_then(|mut all| all.filter_metadata.remove("istio"));
-    let texts = said.into_iter().flat_map(|said| said.fields).filter_map(|(key, value)| {
-        use strait_proto::envoy::google::protobuf::value::Kind::StringValue;
-        let Some(StringValue(text)) = value.kind else { return None };
-        Some((key, Value::String(text)))
-    });
+    let existing = cluster.metadata.take().and_then(|mut all| all.filter_metadata.remove("istio"));
+    let texts =
+        existing.into_iter().flat_map(|existing| existing.fields).filter_map(|(key, value)| {
+            use strait_proto::envoy::google::protobuf::value::Kind::StringValue;
+            let Some(StringValue(text)) = value.kind else { return None };
+            Some((key, Value::String(text)))
+        });
     fields.extend(texts);
     let mut bytes = cluster.encode_to_vec();
     write_metadata(CLUSTER_METADATA, "istio", &fields, &mut bytes);

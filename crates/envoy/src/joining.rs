@@ -34,18 +34,18 @@ use strait_xds::resource::{Resource, ResourceSource, ResourceType};
 const YOUNGER: &str = "a-new-one";
 const OLDER: [(&str, i64); 3] = [("east", 100), ("west", 200), ("north", 200)];
 
-fn known(with: bool) -> MeshEvent {
-    let known = |created| KnownCluster { created: Some(created), ..member(None) };
+fn clusters_event(with: bool) -> MeshEvent {
+    let known_cluster = |created| KnownCluster { created: Some(created), ..member(None) };
     let mut clusters: BTreeMap<_, _> =
-        OLDER.into_iter().map(|(id, created)| (id.into(), known(created))).collect();
+        OLDER.into_iter().map(|(id, created)| (id.into(), known_cluster(created))).collect();
     if with {
-        clusters.insert(YOUNGER.into(), known(300));
+        clusters.insert(YOUNGER.into(), known_cluster(300));
     }
     MeshEvent::Clusters(Arc::new(KnownClusters { clusters }))
 }
 
-fn some<'a, T>(random: &mut StdRng, of: &'a [T]) -> &'a T {
-    of.choose(random).expect("not empty")
+fn some<'a, T>(random: &mut StdRng, choices: &'a [T]) -> &'a T {
+    choices.choose(random).expect("not empty")
 }
 
 fn some_ports(random: &mut StdRng) -> Vec<Port> {
@@ -61,25 +61,25 @@ fn some_ports(random: &mut StdRng) -> Vec<Port> {
 }
 
 fn some_service(random: &mut StdRng, name: &str) -> Service {
-    let mut one = service(name);
-    one.ports = some_ports(random);
-    one.created = random.random_range(1..5);
+    let mut service = service(name);
+    service.ports = some_ports(random);
+    service.created = random.random_range(1..5);
     match random.random_range(0..12) {
-        0..4 => one.resolution = Resolution::Headless,
-        4 => one.resolution = Resolution::Alias(host("web.ns")),
+        0..4 => service.resolution = Resolution::Headless,
+        4 => service.resolution = Resolution::Alias(host("web.ns")),
         // Service address ranges of clusters may overlap.
-        _ => one = one.vip(&format!("10.1.0.{}", random.random_range(1..6))),
+        _ => service = service.vip(&format!("10.1.0.{}", random.random_range(1..6))),
     }
     match random.random_range(0..16) {
-        0 => one.export_to = ExportTo::Namespaces(vec!["ns".into()]),
-        1 => one.is_cluster_local = true,
-        2 => one.node_local = true,
+        0 => service.export_to = ExportTo::Namespaces(vec!["ns".into()]),
+        1 => service.is_cluster_local = true,
+        2 => service.node_local = true,
         _ => {}
     }
-    one
+    service
 }
 
-fn some_endpoints(random: &mut StdRng, of: &Service) -> Vec<Endpoint> {
+fn some_endpoints(random: &mut StdRng, service: &Service) -> Vec<Endpoint> {
     let mut all = Vec::new();
     for _ in 0..random.random_range(0..4) {
         let address = format!("10.0.0.{}", random.random_range(2..9));
@@ -87,12 +87,12 @@ fn some_endpoints(random: &mut StdRng, of: &Service) -> Vec<Endpoint> {
             *some(random, &[Health::Healthy, Health::Healthy, Health::Healthy, Health::Unhealthy]);
         let tls_mode = *some(random, &[TlsMode::Istio, TlsMode::Istio, TlsMode::Disabled]);
         let is_pod = random.random_ratio(5, 6);
-        for port in &of.ports {
-            let mut one = Endpoint { health, tls_mode, ..endpoint(&address) };
-            one.port_name = port.name.clone();
-            one.port = port.number + 8000;
-            one.workload = one.workload.filter(|_| is_pod);
-            all.push(one);
+        for port in &service.ports {
+            let mut endpoint = Endpoint { health, tls_mode, ..endpoint(&address) };
+            endpoint.port_name = port.name.clone();
+            endpoint.port = port.number + 8000;
+            endpoint.workload = endpoint.workload.filter(|_| is_pod);
+            all.push(endpoint);
         }
     }
     all
@@ -100,21 +100,21 @@ fn some_endpoints(random: &mut StdRng, of: &Service) -> Vec<Endpoint> {
 
 /// Returns a random update of a cluster. All pods of the cluster have different addresses, as in a
 /// real cluster.
-fn some_word(random: &mut StdRng, cluster: &str, epoch: u64) -> RegistryUpdate {
+fn some_update(random: &mut StdRng, cluster: &str, epoch: u64) -> RegistryUpdate {
     let network = *some(random, &["", "n1", "n1", "n2"]);
-    let mut word = shard(cluster, epoch).network(network);
+    let mut update = shard(cluster, epoch).network(network);
     if random.random_bool(0.6) {
         let address = format!("203.0.113.{epoch}");
-        word = word.with(service("gw.strait-system").gateway_of(network, &address), vec![]);
+        update = update.with(service("gw.strait-system").gateway_of(network, &address), vec![]);
     }
     for name in ["web.ns", "db.ns", "cart.ns", "old.shop"] {
         if random.random_bool(0.7) {
-            let one = some_service(random, name);
-            let endpoints = some_endpoints(random, &one);
-            word = word.with(one, endpoints);
+            let service = some_service(random, name);
+            let endpoints = some_endpoints(random, &service);
+            update = update.with(service, endpoints);
         }
     }
-    word.built()
+    update.built()
 }
 
 fn proxies() -> Vec<Proxy> {
@@ -133,46 +133,51 @@ type Bytes = BTreeMap<(&'static str, String), Vec<u8>>;
 
 /// The resources of a proxy in encoded and decoded form.
 #[derive(Debug)]
-struct Held {
+struct ReceivedResources {
     bytes: Bytes,
     json: BTreeMap<(&'static str, String), Value>,
     /// The endpoints by service and port: address, port, and whether mTLS is used.
     members: BTreeMap<(Hostname, u16), BTreeSet<JoinedMember>>,
 }
 
-/// See [`Held::members`].
+/// See [`ReceivedResources::members`].
 type JoinedMember = (IpAddr, u16, bool);
 
 const KINDS: [(&str, ResourceType); 2] =
     [("cds", ResourceType::Cluster), ("lds", ResourceType::Listener)];
 
-fn held(context: &Arc<PushContext>, proxy: &Proxy) -> Held {
+fn received(context: &Arc<PushContext>, proxy: &Proxy) -> ReceivedResources {
     let cache = Cache::default();
     let network = context.network_of_cluster(&proxy.cluster);
     let mut proxy_config = ProxyConfig::new(context, proxy, network, &cache);
     let mut bytes = Bytes::new();
     let mut json = BTreeMap::new();
-    let mut take = |kind: &'static str, of: ResourceType, resource: &Resource| {
+    let mut take = |kind: &'static str, resource_type: ResourceType, resource: &Resource| {
         let name = (kind, resource.name.to_string());
-        json.insert(name.clone(), to_json(of.url(), &resource.body.to_bytes()).expect("a message"));
+        json.insert(
+            name.clone(),
+            to_json(resource_type.url(), &resource.body.to_bytes()).expect("a message"),
+        );
         bytes.insert(name, resource.body.to_bytes().to_vec());
     };
-    for (kind, of) in KINDS {
-        let all = proxy_config.all(of);
+    for (kind, resource_type) in KINDS {
+        let all = proxy_config.all(resource_type);
         for resource in all.shared.resources().iter().chain(&all.own) {
-            take(kind, of, resource);
+            take(kind, resource_type, resource);
         }
     }
     let mut members: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
     for service in context.all_services() {
         for number in [80, 81, 5432, 9080] {
             let name = OutboundName::sidecar(service.hostname().clone(), number).to_string();
-            let one = proxy_config.one(ResourceType::Endpoint, &name).expect("always an answer");
-            take("eds", ResourceType::Endpoint, &one);
+            let endpoints =
+                proxy_config.one(ResourceType::Endpoint, &name).expect("always an answer");
+            take("eds", ResourceType::Endpoint, &endpoints);
             let route = format!("{}:{number}", service.hostname());
             for route in [number.to_string(), route] {
-                let one = proxy_config.one(ResourceType::Route, &route).expect("always an answer");
-                take("rds", ResourceType::Route, &one);
+                let routes =
+                    proxy_config.one(ResourceType::Route, &route).expect("always an answer");
+                take("rds", ResourceType::Route, &routes);
             }
             let assigned = assignment(context, &proxy_config.view, service, number).localities;
             let all = assigned.iter().flat_map(|group| &group.members);
@@ -180,12 +185,12 @@ fn held(context: &Arc<PushContext>, proxy: &Proxy) -> Held {
             members.entry((service.hostname().clone(), number)).or_default().extend(all);
         }
     }
-    Held { bytes, json, members }
+    ReceivedResources { bytes, json, members }
 }
 
-impl Held {
+impl ReceivedResources {
     /// Returns whether the upstream cluster with this name has an endpoint.
-    fn leads_anywhere(&self, name: &str) -> bool {
+    fn has_endpoints(&self, name: &str) -> bool {
         let members = OutboundName::parts(name).and_then(|(host, port, ..)| {
             let mut all = self.members.iter();
             all.find(|((hostname, number), _)| hostname.as_str() == host && *number == port)
@@ -205,12 +210,12 @@ fn manner(cluster: &Value) -> Value {
     })
 }
 
-fn list<'a>(of: &'a Value, field: &str) -> &'a [Value] {
-    of[field].as_array().map_or(&[], Vec::as_slice)
+fn list<'a>(value: &'a Value, field: &str) -> &'a [Value] {
+    value[field].as_array().map_or(&[], Vec::as_slice)
 }
 
 /// Returns resources that are missing or different in `after`.
-fn lost(before: &Held, after: &Held) -> Vec<String> {
+fn lost(before: &ReceivedResources, after: &ReceivedResources) -> Vec<String> {
     let mut lost = Vec::new();
     for ((kind, name), old) in &before.json {
         let Some(new) = after.json.get(&(*kind, name.clone())) else {
@@ -220,7 +225,7 @@ fn lost(before: &Held, after: &Held) -> Vec<String> {
         let same = match *kind {
             "cds" => {
                 let (mut was, mut is) = (manner(old), manner(new));
-                if !before.leads_anywhere(name) {
+                if !before.has_endpoints(name) {
                     // No pod of an older cluster determined the TLS mode.
                     was["mtls"] = Value::Null;
                     is["mtls"] = Value::Null;
@@ -247,9 +252,9 @@ fn lost(before: &Held, after: &Held) -> Vec<String> {
             lost.push(format!("{kind} {name} was\n{old:#}\nand is\n{new:#}"));
         }
     }
-    for (of, members) in &before.members {
-        let now = after.members.get(of).cloned().unwrap_or_default();
-        lost.extend(members.difference(&now).map(|member| format!("{of:?} lacks {member:?}")));
+    for (key, members) in &before.members {
+        let now = after.members.get(key).cloned().unwrap_or_default();
+        lost.extend(members.difference(&now).map(|member| format!("{key:?} lacks {member:?}")));
     }
     lost
 }
@@ -261,20 +266,21 @@ fn joining_cluster_removes_nothing_and_leaves_nothing_behind() {
     for seed in 0..rounds {
         let random = &mut StdRng::seed_from_u64(seed);
         let mut mesh = MeshState::new(settings());
-        mesh.apply(known(false));
+        mesh.apply(clusters_event(false));
         for (epoch, (cluster, _)) in (1..).zip(OLDER) {
-            mesh.apply(MeshEvent::Registry(some_word(random, cluster, epoch)));
+            mesh.apply(MeshEvent::Registry(some_update(random, cluster, epoch)));
         }
         mesh.apply(MeshEvent::Complete);
         let (context, _) = mesh.next_version().expect("a first version");
-        let before: Vec<Held> = proxies().iter().map(|proxy| held(&context, proxy)).collect();
+        let before: Vec<ReceivedResources> =
+            proxies().iter().map(|proxy| received(&context, proxy)).collect();
 
-        mesh.apply(known(true));
-        mesh.apply(MeshEvent::Registry(some_word(random, YOUNGER, 9)));
+        mesh.apply(clusters_event(true));
+        mesh.apply(MeshEvent::Registry(some_update(random, YOUNGER, 9)));
         let (context, _) = mesh.next_version().expect("a cluster more");
         shared += context.same_addresses.iter().count();
         for (proxy, before) in proxies().iter().zip(&before) {
-            let after = held(&context, proxy);
+            let after = received(&context, proxy);
             let lost = lost(before, &after);
             let who = (proxy.kind, &proxy.cluster);
             assert!(lost.is_empty(), "seed {seed}, {who:?}:\n{}", lost.join("\n"));
@@ -282,11 +288,11 @@ fn joining_cluster_removes_nothing_and_leaves_nothing_behind() {
         }
 
         mesh.apply(MeshEvent::Registry(removed(YOUNGER, 9)));
-        mesh.apply(known(false));
+        mesh.apply(clusters_event(false));
         let (context, _) = mesh.next_version().expect("a cluster less");
         assert!(context.same_addresses.iter().all(|(_, _, who)| !who.contains(&YOUNGER.into())));
         for (proxy, before) in proxies().iter().zip(&before) {
-            let after = held(&context, proxy);
+            let after = received(&context, proxy);
             assert!(after.bytes == before.bytes, "seed {seed}: something stayed behind");
         }
     }
@@ -302,18 +308,18 @@ fn pods_of_the_first_cluster_decide_mtls_of_a_headless_service() {
     for (older, younger, mtls) in [("east", "west", true), ("west", "east", false)] {
         let mut mesh = MeshState::new(settings());
         let created = |id: &str| Some(if id == older { 1 } else { 2 });
-        let known = [older, younger]
+        let clusters = [older, younger]
             .map(|id| (id.into(), KnownCluster { created: created(id), ..member(None) }));
-        mesh.apply(MeshEvent::Clusters(Arc::new(KnownClusters { clusters: known.into() })));
+        mesh.apply(MeshEvent::Clusters(Arc::new(KnownClusters { clusters: clusters.into() })));
         let east = shard("east", 1).with(headless(), vec![endpoint("10.0.0.1")]).built();
         let west = shard("west", 2).with(headless(), vec![plain("10.0.0.2")]).built();
-        for word in [east, west] {
-            mesh.apply(MeshEvent::Registry(word));
+        for update in [east, west] {
+            mesh.apply(MeshEvent::Registry(update));
         }
         mesh.apply(MeshEvent::Complete);
         let (context, _) = mesh.next_version().expect("a first version");
-        let held = held(&context, &sidecar("client.ns", "north"));
-        let upstream = &held.json[&("cds", format!("outbound|80||{}", host("web.ns")))];
+        let received = received(&context, &sidecar("client.ns", "north"));
+        let upstream = &received.json[&("cds", format!("outbound|80||{}", host("web.ns")))];
         assert_eq!(upstream.get("transport_socket").is_some(), mtls, "{older} is older");
     }
 }

@@ -55,7 +55,7 @@ pub(super) fn filter(rules: &[Cow<'_, TokenRule>], at: Enforcer) -> Option<hcm::
         let mut provider = provider(rule, token_key(place, rules.len()));
         let sharing = groups.iter().find(|members| members.contains(&place));
         let sharing = sharing.into_iter().flatten().map(|at| &*rules[*at]);
-        provider.claim_to_headers.extend(kept_free(rule, sharing));
+        provider.claim_to_headers.extend(removed_headers(rule, sharing));
         // Routes of a router may match claims, but the route was selected before the claims were
         // known.
         let clear_route_cache = at == Enforcer::Router;
@@ -138,7 +138,7 @@ fn places(rule: &TokenRule) -> Vec<String> {
 }
 
 /// Returns the headers in which a rule passes token content to the workload, in lower case.
-fn told_in(rule: &TokenRule) -> impl Iterator<Item = String> {
+fn passed_headers(rule: &TokenRule) -> impl Iterator<Item = String> {
     let claims = rule.claim_headers.iter().map(|(header, _)| header);
     claims.chain(&rule.payload_header).map(|name| name.to_ascii_lowercase())
 }
@@ -150,12 +150,12 @@ const NO_CLAIM: &str = "strait/no claim";
 /// removes the headers of each rule that it evaluates, but it stops at the first rule with a valid
 /// token. Without these mappings, a client with a token of one issuer could forge the headers of
 /// another.
-fn kept_free<'r>(
+fn removed_headers<'r>(
     rule: &TokenRule,
     sharing: impl Iterator<Item = &'r TokenRule>,
 ) -> Vec<jwt::JwtClaimToHeader> {
-    let mut others: BTreeSet<String> = sharing.flat_map(told_in).collect();
-    for own in told_in(rule) {
+    let mut others: BTreeSet<String> = sharing.flat_map(passed_headers).collect();
+    for own in passed_headers(rule) {
         others.remove(&own);
     }
     let free = others.into_iter().map(|header_name| jwt::JwtClaimToHeader {
@@ -199,14 +199,14 @@ fn requirement(
 ) -> jwt::JwtRequirement {
     use jwt::jwt_requirement::RequiresType;
     let require = |kind| jwt::JwtRequirement { requires_type: Some(kind) };
-    let of_group = |members: &Vec<usize>| {
+    let group_requirement = |members: &Vec<usize>| {
         let providers = members.iter().map(|at| require(RequiresType::ProviderName(name(*at))));
         let is_required = members.iter().any(|at| rules[*at].requires_token);
         let missing = (!is_required).then(|| require(RequiresType::AllowMissing(Empty {})));
         let requirements = providers.chain(missing).collect();
         require(RequiresType::RequiresAny(jwt::JwtRequirementOrList { requirements }))
     };
-    let mut all: Vec<_> = groups.iter().map(of_group).collect();
+    let mut all: Vec<_> = groups.iter().map(group_requirement).collect();
     match all.pop() {
         Some(only) if all.is_empty() => only,
         last => {

@@ -22,16 +22,15 @@ use std::sync::Arc;
 pub(super) use self::inbound::apart_name;
 pub(super) use self::outbound::shared;
 pub(super) use self::parts::{
-    RetryOn, bool_value, everything, normalization_of, retries, route_to,
-    virtual_host_of_everything,
+    RetryOn, bool_value, catch_all_host, everything, path_normalization, retries, route_to,
 };
-pub(super) use self::ruled::{ConnectionRules, RuledWay, TakenConnections, WayMisfit};
+pub(super) use self::ruled::{ConnectionRules, ConnectionSubset, MatchMisfit, RuledMatch};
 pub(super) use self::settings::{ConnectionLimits, PodListenerKey, TrafficSettings};
 use super::class::{Class, ListenerFormat};
 use super::jwt::Enforcer;
 use super::rbac::AccessFilters;
 use super::rbac_rules::EncodedPolicies;
-use super::tls::{Secrets, trust_domains_of_clients};
+use super::tls::{Secrets, client_trust_domains};
 use strait_mesh::push::PushContext;
 use strait_mesh::push::addresses::ListenAddresses;
 use strait_mesh::push::authorizers::Authorizers;
@@ -51,12 +50,12 @@ pub(super) fn pods(
     shared: &[Arc<Resource>],
     keep: impl Fn(PodListenerKey, &dyn Fn() -> Option<Resource>) -> Option<Arc<Resource>>,
 ) -> Vec<(IpAddr, Arc<Resource>)> {
-    let of = (&view.namespace, &view.selection);
-    let settings = TrafficSettings::of(&context.mesh)
-        .logging(context, of, CallEnd::Client)
-        .tracing(context, of, &view.cluster, CallEnd::Client)
-        .counting(context, of, form, CallEnd::Client)
-        .filtering(context, of, PatchPlace::Outbound)
+    let proxies = (&view.namespace, &view.selection);
+    let settings = TrafficSettings::for_mesh(&context.mesh)
+        .logging(context, proxies, CallEnd::Client)
+        .tracing(context, proxies, &view.cluster, CallEnd::Client)
+        .counting(context, proxies, form, CallEnd::Client)
+        .filtering(context, proxies, PatchPlace::Outbound)
         .in_form(form, PatchPlace::Outbound);
     outbound::pods(context, (&settings, form), view, addresses, shared, keep)
 }
@@ -68,17 +67,18 @@ pub(super) fn inbound(
     context: &PushContext,
     proxy: &Proxy,
     targets: &[InboundTarget<'_>],
-    kept: &EncodedPolicies,
+    encoded_policies: &EncodedPolicies,
 ) -> Vec<Resource> {
     let settings = serving(context, proxy);
     let families = (proxy.has_ipv4(), proxy.has_ipv6());
-    let clients = trust_domains_of_clients(context);
+    let clients = client_trust_domains(context);
     let access = context.access_of(proxy);
     let authorizers = Authorizers::of(context, proxy, &access);
     let trust = context.trust_bundle();
-    let filters = AccessFilters::of(&access, &trust, &authorizers, Enforcer::Sidecar, kept);
+    let filters =
+        AccessFilters::new(&access, &trust, &authorizers, Enforcer::Sidecar, encoded_policies);
     let workload = inbound::InboundWorkload {
-        secrets: &Secrets::of(proxy),
+        secrets: &Secrets::for_proxy(proxy),
         trust_domains: &clients,
         modes: &access.modes,
         filters: &filters,
@@ -96,7 +96,7 @@ pub(super) fn ingress(
     ingress: &IngressOutline<'_>,
     proxy: &Proxy,
     class: &Class,
-    kept: &EncodedPolicies,
+    encoded_policies: &EncodedPolicies,
 ) -> Vec<Resource> {
     let context = ingress.context;
     let access = context.access_of(proxy);
@@ -105,30 +105,36 @@ pub(super) fn ingress(
     let listeners = ingress::IngressListeners {
         ingress,
         class,
-        secrets: &Secrets::of(proxy),
-        trust_domains: &trust_domains_of_clients(context),
+        secrets: &Secrets::for_proxy(proxy),
+        trust_domains: &client_trust_domains(context),
         settings: &serving(context, proxy),
         topology: proxy.topology.or(context.mesh.gateway_topology).unwrap_or_default(),
         families: (proxy.has_ipv4(), proxy.has_ipv6()),
-        filters: &AccessFilters::of(&access, &trust, &authorizers, Enforcer::Router, kept),
+        filters: &AccessFilters::new(
+            &access,
+            &trust,
+            &authorizers,
+            Enforcer::Router,
+            encoded_policies,
+        ),
     };
     ingress.ports.iter().filter_map(|port| listeners.listener(port)).collect()
 }
 
 /// Returns the traffic settings of a proxy for inbound traffic.
 fn serving(context: &PushContext, proxy: &Proxy) -> TrafficSettings {
-    let of = (proxy.namespace(), &context.selection(proxy));
-    let form = ListenerFormat::of(proxy);
+    let proxies = (proxy.namespace(), &context.selection(proxy));
+    let form = ListenerFormat::for_proxy(proxy);
     // For metrics, Istio treats a gateway as a client.
     let (place, counted) = match proxy.kind {
         ProxyType::Sidecar => (PatchPlace::Inbound, CallEnd::Server),
         ProxyType::Router => (PatchPlace::Gateway, CallEnd::Client),
     };
-    TrafficSettings::of(&context.mesh)
-        .logging(context, of, CallEnd::Server)
-        .tracing(context, of, &proxy.cluster, CallEnd::Server)
-        .counting(context, of, form, counted)
-        .filtering(context, of, place)
+    TrafficSettings::for_mesh(&context.mesh)
+        .logging(context, proxies, CallEnd::Server)
+        .tracing(context, proxies, &proxy.cluster, CallEnd::Server)
+        .counting(context, proxies, form, counted)
+        .filtering(context, proxies, place)
         .in_form(form, place)
 }
 
@@ -139,9 +145,9 @@ pub(super) fn gateway(
     (view, form): (&ViewKey, ListenerFormat),
     port: u16,
 ) -> Vec<Resource> {
-    let of = (&view.namespace, &view.selection);
-    let settings = TrafficSettings::of(&context.mesh)
-        .logging(context, of, CallEnd::Server)
+    let proxies = (&view.namespace, &view.selection);
+    let settings = TrafficSettings::for_mesh(&context.mesh)
+        .logging(context, proxies, CallEnd::Server)
         .in_form(form, PatchPlace::Gateway);
     gateway::listener(context, &settings, (view.ipv4, view.ipv6), port).into_iter().collect()
 }

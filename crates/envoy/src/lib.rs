@@ -54,10 +54,10 @@ use self::cache::ServiceInputs;
 use self::cds::ClusterFormat;
 use self::class::ListenerFormat;
 use self::common::{SharedResources, list, own_domain, sort};
-pub(crate) use self::encoding::{any, duration, encode, nested, seconds, struct_of};
+pub(crate) use self::encoding::{any, duration, encode, encode_struct, nested, seconds};
 use self::ingress::NamedIngress;
 use self::library::LibraryConfig;
-pub use self::rds::{HeldRoutes, rule_bytes};
+pub use self::rds::{RetainedRoutes, rule_bytes};
 use self::spans::SpanReport;
 pub use self::walk::{
     LostRule, ProbedRequest, RequestDestination, RequestDirection, RequestWalk, RuleName,
@@ -91,7 +91,7 @@ pub struct ProxyConfig<'a> {
     /// and without virtual hosts.
     last_whole: Option<Arc<Resource>>,
     /// Keeps the parts of a router's routes until the routes are generated again.
-    held_routes: Option<&'a HeldRoutes>,
+    retained_routes: Option<&'a RetainedRoutes>,
     /// The inbound configuration of a router, computed on first use.
     ingress: OnceCell<Option<NamedIngress<'a>>>,
 }
@@ -115,15 +115,15 @@ impl<'a> ProxyConfig<'a> {
             cache,
             hosts_apart: false,
             last_whole: None,
-            held_routes: None,
+            retained_routes: None,
             ingress: OnceCell::new(),
         }
     }
 
-    /// Keeps the parts of a router's routes in the cache while `held` exists, for callers that
+    /// Keeps the parts of a router's routes in the cache while `routes` exists, for callers that
     /// request routes repeatedly.
-    pub fn holding(self, held: &'a HeldRoutes) -> Self {
-        Self { held_routes: Some(held), ..self }
+    pub fn holding(self, routes: &'a RetainedRoutes) -> Self {
+        Self { retained_routes: Some(routes), ..self }
     }
 
     /// Sets the proxy's location once its pod is known.
@@ -153,13 +153,13 @@ impl<'a> ProxyConfig<'a> {
 
     /// Returns the servers of the Gateways that select a router, unless it is an east-west gateway.
     fn ingress(&self) -> Option<&NamedIngress<'a>> {
-        let is_one = self.proxy.kind == ProxyType::Router && self.east_west_port.is_none();
+        let is_ingress = self.proxy.kind == ProxyType::Router && self.east_west_port.is_none();
         let made = || {
             let (context, proxy) = (self.context, self.proxy);
             let served = self.cache.served(context, &proxy.cluster, proxy.namespace());
             NamedIngress::new(IngressOutline::of(context, proxy, &served))
         };
-        self.ingress.get_or_init(|| is_one.then(made)).as_ref()
+        self.ingress.get_or_init(|| is_ingress.then(made)).as_ref()
     }
 
     /// Returns the servers of a router without the names of routes.
@@ -171,12 +171,13 @@ impl<'a> ProxyConfig<'a> {
         let context = self.context;
         let mut shared = None;
         if let Some(ingress) = self.ingress_outline() {
-            let form = ClusterFormat::of(self.proxy);
+            let form = ClusterFormat::for_proxy(self.proxy);
             let to = ingress.destinations().into_iter();
             shared = Some(self.common().outbound_to(&self.view, &form, to));
         }
         if self.proxy.kind == ProxyType::Sidecar || self.east_west_port.is_some() {
-            shared = Some(self.common().outbound(&self.view, &ClusterFormat::of(self.proxy)));
+            shared =
+                Some(self.common().outbound(&self.view, &ClusterFormat::for_proxy(self.proxy)));
         }
         let mut own = Vec::new();
         if self.proxy.kind == ProxyType::Sidecar {
@@ -192,7 +193,8 @@ impl<'a> ProxyConfig<'a> {
         }
         if self.east_west_port.is_none() {
             own.extend(self.providers());
-            let added = context.traffic.envoy_filters.clusters_of(self.proxy, &self.view.selection);
+            let added =
+                context.traffic.envoy_filters.clusters_for(self.proxy, &self.view.selection);
             let added = added.into_iter().map(|one| Resource::new(&*one.name, one.config.to_vec()));
             own.extend(added.map(Arc::new));
         }
@@ -205,22 +207,22 @@ impl<'a> ProxyConfig<'a> {
     fn providers(&self) -> Vec<Arc<Resource>> {
         let access = self.context.access_of(self.proxy);
         let authorizers = Authorizers::of(self.context, self.proxy, &access);
-        let asked: Vec<_> = authorizers.reachable().map(|(_, one)| one).collect();
-        let told = SpanReport::of_proxy(self.context, self.proxy, &self.view.selection);
+        let reachable: Vec<_> = authorizers.reachable().map(|(_, one)| one).collect();
+        let reports = SpanReport::for_proxy(self.context, self.proxy, &self.view.selection);
         let filters = &self.context.traffic.envoy_filters;
-        let by_filters = filters.asked_by(self.proxy, &self.view.selection);
-        if asked.is_empty() && told.is_empty() && by_filters.is_empty() {
+        let by_filters = filters.upstreams_queried_by(self.proxy, &self.view.selection);
+        if reachable.is_empty() && reports.is_empty() && by_filters.is_empty() {
             return Vec::new();
         }
-        let names = asked.iter().map(|one| ext_authz::cluster(one));
-        let names = names.chain(told.iter().map(|one| one.cluster()));
+        let names = reachable.iter().map(|one| ext_authz::cluster(one));
+        let names = names.chain(reports.iter().map(|one| one.cluster()));
         let names: BTreeSet<_> =
             names.chain(by_filters.iter().map(|one| one.name.to_string())).collect();
-        let hosts = asked.iter().map(|one| one.service.hostname());
-        let hosts = hosts.chain(told.iter().map(|one| &one.host));
+        let hosts = reachable.iter().map(|one| one.service.hostname());
+        let hosts = hosts.chain(reports.iter().map(|one| &one.host));
         let by_filters = by_filters.iter().filter_map(|one| Some(&one.service.as_ref()?.0));
         let hosts: BTreeSet<_> = hosts.chain(by_filters).collect();
-        let form = ClusterFormat::of(self.proxy);
+        let form = ClusterFormat::for_proxy(self.proxy);
         let clusters = self.common().outbound_to(&self.view, &form, hosts.into_iter());
         let named = clusters.resources().iter().filter(|one| names.contains(&*one.name));
         named.cloned().collect()
@@ -235,25 +237,26 @@ impl<'a> ProxyConfig<'a> {
 
     fn assignment(&self, name: &str) -> Arc<Resource> {
         let context = self.context;
-        let known = OutboundName::parts(name)
+        let found = OutboundName::parts(name)
             .and_then(|(host, port, subset, sni)| Some((self.service(host)?, port, subset, sni)));
-        let Some((service, port, subset, sni)) = known else {
+        let Some((service, port, subset, sni)) = found else {
             return Arc::new(eds::empty(name));
         };
         let hostname = service.hostname().clone();
         let all = OutboundName { hostname, port, subset: Arc::default(), sni };
         let key = (all.of_subset(subset), self.view.projected(context, service));
-        let kept = &self.cache.assignments;
-        kept.get(&key, |inputs| inputs.are_of(context, service)).unwrap_or_else(|| {
+        let assignments = &self.cache.assignments;
+        assignments.get(&key, |inputs| inputs.are_current(context, service)).unwrap_or_else(|| {
             let view = &key.1;
             let rules = context.rules_for(service);
-            let of = SubsetFilter::new(&rules, view.rule(&rules, service), service, subset);
-            let made = of.map_or_else(
+            let subset_filter =
+                SubsetFilter::new(&rules, view.rule(&rules, service), service, subset);
+            let made = subset_filter.map_or_else(
                 || eds::empty(name),
-                |of| eds::assigned(context, view, name, port, service, of),
+                |filter| eds::assigned(context, view, name, port, service, filter),
             );
             let made = Arc::new(made);
-            kept.put(key, ServiceInputs::of(context, service), Arc::clone(&made));
+            assignments.put(key, ServiceInputs::new(context, service), Arc::clone(&made));
             made
         })
     }
@@ -300,15 +303,15 @@ impl ResourceSource for ProxyConfig<'_> {
     }
 
     fn is_assigned(&self, cluster: &Resource) -> bool {
-        cds::is_of_eds(&cluster.body.to_bytes())
+        cds::uses_eds(&cluster.body.to_bytes())
     }
 }
 
 /// Returns the shared resources, and the proxy's own resources that have other names.
 fn all(shared: Arc<SharedList>, mut own: Vec<Arc<Resource>>) -> All {
     sort(&mut own);
-    let taken = shared.resources();
-    own.retain(|one| taken.binary_search_by(|other| other.name.cmp(&one.name)).is_err());
+    let shared_names = shared.resources();
+    own.retain(|one| shared_names.binary_search_by(|other| other.name.cmp(&one.name)).is_err());
     All { shared, own }
 }
 
@@ -318,7 +321,7 @@ impl<'a> ProxyConfig<'a> {
         let nothing = || list(ResourceType::Listener, Vec::new());
         let (shared, own) = match (proxy.kind, self.east_west_port) {
             (ProxyType::Sidecar, _) => {
-                let (shared, mut own) = self.common().listeners_of(proxy, &self.view);
+                let (shared, mut own) = self.common().outbound_listeners(proxy, &self.view);
                 let served = self.cache.served(context, &proxy.cluster, proxy.namespace());
                 let targets = inbound_targets(context, proxy, &served);
                 let inbound = lds::inbound(context, proxy, &targets, &self.cache.policies);
@@ -326,15 +329,15 @@ impl<'a> ProxyConfig<'a> {
                 (shared, own)
             }
             (ProxyType::Router, Some(port)) => {
-                let form = ListenerFormat::of(proxy);
+                let form = ListenerFormat::for_proxy(proxy);
                 let own = lds::gateway(context, (&self.view, form), port);
                 (nothing(), own.into_iter().map(Arc::new).collect())
             }
             (ProxyType::Router, None) => {
                 let class = self.common().class(&self.view);
-                let kept = &self.cache.policies;
+                let encoded_policies = &self.cache.policies;
                 let own = self.ingress_outline();
-                let own = own.map(|ingress| lds::ingress(ingress, proxy, &class, kept));
+                let own = own.map(|ingress| lds::ingress(ingress, proxy, &class, encoded_policies));
                 (nothing(), own.into_iter().flatten().map(Arc::new).collect())
             }
         };
@@ -374,12 +377,13 @@ impl<'a> ProxyConfig<'a> {
     /// Returns the route configuration with this name if a port of the proxy's Gateways uses it.
     fn ingress_route(&self, name: &str) -> Option<Resource> {
         let ingress = self.ingress()?;
-        let servers = ingress.servers_of(name)?;
+        let servers = ingress.servers_for(name)?;
         let class = self.common().class(&self.view);
-        let kept = (&self.cache.chunks, &self.cache.route_lists);
-        let (routes, parts) = rds::of_servers(&ingress.outline, &class, name, servers, kept);
-        if let Some(held) = self.held_routes {
-            held.hold(name, parts);
+        let caches = (&self.cache.chunks, &self.cache.route_lists);
+        let (routes, parts) =
+            rds::route_for_servers(&ingress.outline, &class, name, servers, caches);
+        if let Some(retained) = self.retained_routes {
+            retained.hold(name, parts);
         }
         Some(routes)
     }
@@ -392,7 +396,7 @@ impl<'a> ProxyConfig<'a> {
         virtual_host: &str,
     ) -> Vec<(&'a Arc<RoutedService>, &'a HttpRule)> {
         let Some(ingress) = self.ingress() else { return Vec::new() };
-        let Some((_, servers)) = ingress.servers_of(name) else { return Vec::new() };
+        let Some((_, servers)) = ingress.servers_for(name) else { return Vec::new() };
         let class = self.common().class(&self.view);
         rds::rules_at(&ingress.outline, &class, virtual_host, &servers, &self.cache.route_lists)
     }

@@ -32,7 +32,7 @@ use super::encoding::{any, encode};
 use super::rbac;
 use super::rbac_rules::EncodedPolicies;
 use super::rds::{self, NOWHERE, completed};
-use super::tls::{library as tls, trust_domains_of_clients};
+use super::tls::{client_trust_domains, library as tls};
 use strait_mesh::aggregate::MergedService;
 use strait_mesh::push::PushContext;
 use strait_mesh::push::subset::SubsetFilter;
@@ -67,9 +67,9 @@ impl LibraryConfig<'_> {
             return Some(Arc::new(encode(name, &by_eds(name))));
         }
         let (service, port, subset) = self.outbound(name)?;
-        self.kept(ResourceType::Cluster, name, service, port, || {
-            let of = CalledPart { service, port, subset };
-            Some(encode(name, &upstream_cluster(self.context, self.view, name, of)?))
+        self.cached(ResourceType::Cluster, name, service, port, || {
+            let part = CalledPart { service, port, subset };
+            Some(encode(name, &upstream_cluster(self.context, self.view, name, part)?))
         })
     }
 
@@ -78,13 +78,13 @@ impl LibraryConfig<'_> {
     /// The library requests the routes of one service, so the virtual host matches all host names.
     pub(super) fn route(&self, name: &str) -> Option<Arc<Resource>> {
         let (service, port, _) = self.outbound(name).filter(|(.., subset)| subset.is_empty())?;
-        if !leads_somewhere(self.view, service, port) {
+        if !is_callable(self.view, service, port) {
             return None;
         }
         let mut host = virtual_host(name, Vec::new());
         let fields = self.routes(service, port);
         host.merge(&*fields).expect("it was written here");
-        host.routes.iter_mut().for_each(|route| self.lead_to_known(route));
+        host.routes.iter_mut().for_each(|route| self.replace_unknown_clusters(route));
         let routes = route::RouteConfiguration {
             name: name.into(),
             virtual_hosts: vec![host],
@@ -106,34 +106,34 @@ impl LibraryConfig<'_> {
             return rds::unruled(&name.to_string());
         }
         let class = SharedResources { context, cache }.class(view);
-        rds::of_library(context, &class, (service.hostname(), port), &cache.route_lists)
+        rds::library_routes(context, &class, (service.hostname(), port), &cache.route_lists)
     }
 
     /// Replaces missing upstream clusters in a route. If a cluster occurs twice, the weights are
     /// added.
-    fn lead_to_known(&self, route: &mut route::Route) {
+    fn replace_unknown_clusters(&self, route: &mut route::Route) {
         use route::route_action::ClusterSpecifier;
-        let known = |name: &mut String| {
+        let replace_unknown = |name: &mut String| {
             if self.cluster(name).is_none() {
                 *name = NOWHERE.to_owned();
             }
         };
         let Some(route::route::Action::Route(action)) = &mut route.action else { return };
         match &mut action.cluster_specifier {
-            Some(ClusterSpecifier::Cluster(name)) => known(name),
+            Some(ClusterSpecifier::Cluster(name)) => replace_unknown(name),
             Some(ClusterSpecifier::WeightedClusters(several)) => {
                 let mut shares: BTreeMap<String, u32> = BTreeMap::new();
-                for mut one in std::mem::take(&mut several.clusters) {
-                    known(&mut one.name);
-                    let share = shares.entry(one.name).or_default();
-                    *share = share.saturating_add(one.weight.map_or(0, |weight| weight.value));
+                for mut cluster in std::mem::take(&mut several.clusters) {
+                    replace_unknown(&mut cluster.name);
+                    let share = shares.entry(cluster.name).or_default();
+                    *share = share.saturating_add(cluster.weight.map_or(0, |weight| weight.value));
                 }
-                let one = |(name, value)| route::weighted_cluster::ClusterWeight {
+                let weighted = |(name, value)| route::weighted_cluster::ClusterWeight {
                     name,
                     weight: Some(UInt32Value { value }),
                     ..Default::default()
                 };
-                several.clusters = shares.into_iter().map(one).collect();
+                several.clusters = shares.into_iter().map(weighted).collect();
             }
             _ => {}
         }
@@ -143,12 +143,12 @@ impl LibraryConfig<'_> {
     /// the name, otherwise of a server.
     pub(super) fn listener(&self, name: &str, proxy: &Proxy) -> Option<Arc<Resource>> {
         if let Some((service, port)) = self.dialled(name, &proxy.dns_domain) {
-            return self.kept(ResourceType::Listener, name, service, port, || {
+            return self.cached(ResourceType::Listener, name, service, port, || {
                 Some(encode(name, &client_listener(name, service, port)))
             });
         }
         let (host, port) = listening(name)?;
-        let served = ServedAs::of(self.context, proxy, port, &self.cache.policies);
+        let served = ServedAs::new(self.context, proxy, port, &self.cache.policies);
         Some(Arc::new(encode(name, &server_listener(name, host, port, served))))
     }
 
@@ -178,20 +178,20 @@ impl LibraryConfig<'_> {
             Some(port) => port,
             None => ports.next().filter(|_| ports.next().is_none())?,
         };
-        leads_somewhere(self.view, service, port).then_some((service, port))
+        is_callable(self.view, service, port).then_some((service, port))
     }
 
     /// Returns the service with this full name if the client may use it.
     fn visible(&self, host: &str) -> Option<&Arc<MergedService>> {
         let service = self.context.service(host, &self.view.namespace)?;
         let local = self.context.mesh.cluster_local(service.hostname());
-        let sees = service.primary.export_to.visible_to(&self.view.namespace)
+        let is_visible = service.primary.export_to.visible_to(&self.view.namespace)
             && (service.is_visible_in(&self.view.cluster) || !local);
-        sees.then_some(service)
+        is_visible.then_some(service)
     }
 
     /// Returns the cached result of `make`, or calls `make`.
-    fn kept(
+    fn cached(
         &self,
         kind: ResourceType,
         name: &str,
@@ -200,18 +200,18 @@ impl LibraryConfig<'_> {
         make: impl FnOnce() -> Option<Resource>,
     ) -> Option<Arc<Resource>> {
         let context = self.context;
-        let of_port = OutboundName::sidecar(service.hostname().clone(), port);
+        let outbound_name = OutboundName::sidecar(service.hostname().clone(), port);
         let is_by_place = service.has_ports_by_cluster()
             || by_name(service).is_some()
             || context.traffic.is_by_namespace(service.hostname().as_str());
         if is_by_place {
             return make().map(Arc::new);
         }
-        let key = (kind, Arc::from(name), of_port, self.view.grpc);
-        let kept = self.cache.library.get(&key, |inputs| inputs.are_of(context, service));
-        kept.or_else(|| {
+        let key = (kind, Arc::from(name), outbound_name, self.view.grpc);
+        let found = self.cache.library.get(&key, |inputs| inputs.are_current(context, service));
+        found.or_else(|| {
             let made = Arc::new(make()?);
-            self.cache.library.put(key, ServiceInputs::of(context, service), Arc::clone(&made));
+            self.cache.library.put(key, ServiceInputs::new(context, service), Arc::clone(&made));
             Some(made)
         })
     }
@@ -219,10 +219,10 @@ impl LibraryConfig<'_> {
 
 /// Returns whether a library supports an upstream cluster for a port: the service has no original
 /// destination, is no alias, and resolves at most one name.
-fn leads_somewhere(view: &ViewKey, service: &MergedService, port: u16) -> bool {
+fn is_callable(view: &ViewKey, service: &MergedService, port: u16) -> bool {
     let own = service.port_in(&view.cluster, port);
-    let is_taken = own.is_some_and(|port| port.protocol != Protocol::Udp);
-    is_taken
+    let is_served = own.is_some_and(|port| port.protocol != Protocol::Udp);
+    is_served
         && match &service.primary.resolution {
             Resolution::Alias(_) | Resolution::Passthrough => false,
             Resolution::ByName(_) => named(view, service, port, SubsetFilter::default()).is_some(),
@@ -245,11 +245,11 @@ fn named<'a>(
     subset: SubsetFilter<'_>,
 ) -> Option<(&'a str, u16, TlsMode)> {
     let mut all = by_name(service)?.endpoints.iter().filter(|one| subset.contains_named(one));
-    let one = all.next().filter(|_| all.next().is_none())?;
-    let is_near = one.network.as_ref().is_none_or(|network| *network == view.network);
+    let endpoint = all.next().filter(|_| all.next().is_none())?;
+    let is_near = endpoint.network.as_ref().is_none_or(|network| *network == view.network);
     let own = service.port(number)?;
-    let port = *one.ports.get(&own.name)?;
-    (is_near && !one.is_socket()).then_some((&*one.address, port, one.tls_mode))
+    let port = *endpoint.ports.get(&own.name)?;
+    (is_near && !endpoint.is_socket()).then_some((&*endpoint.address, port, endpoint.tls_mode))
 }
 
 /// A service or a subset of it, at a port.
@@ -270,7 +270,7 @@ fn upstream_cluster(
     CalledPart { service, port, subset }: CalledPart<'_>,
 ) -> Option<cluster::Cluster> {
     use cluster::cluster::{ClusterDiscoveryType, DiscoveryType};
-    if !leads_somewhere(view, service, port) {
+    if !is_callable(view, service, port) {
         return None;
     }
     let has_mtls = view.grpc.is_some_and(|library| library.mtls);
@@ -282,7 +282,7 @@ fn upstream_cluster(
     let policy = rule.map(|rule| rule.resolved(subset, port)).unwrap_or_default();
     let policy = policy.or_usual(&context.mesh.usual_limits);
     let ruled = policy.tls.clone();
-    let asked = match ruled.as_deref() {
+    let required = match ruled.as_deref() {
         None | Some(ClientTls::Disable) => None,
         Some(ClientTls::Mesh(server)) if has_mtls => Some(server),
         Some(ClientTls::Mesh(_) | ClientTls::Foreign(_) | ClientTls::Impossible) => return None,
@@ -293,17 +293,17 @@ fn upstream_cluster(
         let cluster = cluster::Cluster {
             name: name.into(),
             cluster_discovery_type: Some(kind),
-            load_assignment: Some(one_name(name, address, port)),
+            load_assignment: Some(named_assignment(name, address, port)),
             ..Default::default()
         };
         (cluster, may_speak_mtls && mode == TlsMode::Istio)
     } else {
         (by_eds(name), by_library_with_mtls(context, view, service))
     };
-    let mtls = asked.is_some() || (mtls && ruled.is_none());
+    let mtls = required.is_some() || (mtls && ruled.is_none());
     let socket = || {
         let (accounts, domains) = peers(context, service);
-        match asked.map(|server| &*server.subject_alt_names) {
+        match required.map(|server| &*server.subject_alt_names) {
             None | Some([]) => tls::upstream(accounts.iter().map(|id| &**id), &domains),
             Some(names) => tls::upstream(names.iter().map(|name| &**name), &domains),
         }
@@ -325,7 +325,7 @@ fn by_eds(name: &str) -> cluster::Cluster {
     }
 }
 
-fn one_name(name: &str, address: &str, port: u16) -> endpoint::ClusterLoadAssignment {
+fn named_assignment(name: &str, address: &str, port: u16) -> endpoint::ClusterLoadAssignment {
     let host = endpoint::Endpoint {
         address: Some(socket_address(address.into(), port)),
         ..Default::default()
@@ -345,7 +345,7 @@ fn one_name(name: &str, address: &str, port: u16) -> endpoint::ClusterLoadAssign
 /// Returns an assignment for a library. A library ignores localities without a weight, and refuses
 /// an assignment with duplicate addresses or without a locality.
 pub(super) fn assignment(name: &str, given: &Assignment) -> endpoint::ClusterLoadAssignment {
-    let mut taken = std::collections::HashSet::new();
+    let mut addresses = std::collections::HashSet::new();
     let mut last = None;
     let mut priority = 0;
     let mut groups = Vec::new();
@@ -353,7 +353,7 @@ pub(super) fn assignment(name: &str, given: &Assignment) -> endpoint::ClusterLoa
         let mut members = Vec::new();
         let mut sum = 0_u32;
         for member in &group.members {
-            if !taken.insert((member.address, member.port)) {
+            if !addresses.insert((member.address, member.port)) {
                 continue;
             }
             sum = sum.saturating_add(member.weight);
@@ -426,9 +426,8 @@ fn server_listener(name: &str, host: &str, port: u16, served: ServedAs) -> liste
         action: Some(NonForwardingAction(route::NonForwardingAction {})),
         ..Default::default()
     };
-    let host_of_all = virtual_host("inbound", vec![route]);
-    let routes =
-        route::RouteConfiguration { virtual_hosts: vec![host_of_all], ..Default::default() };
+    let catch_all = virtual_host("inbound", vec![route]);
+    let routes = route::RouteConfiguration { virtual_hosts: vec![catch_all], ..Default::default() };
     let mut manager = manager(hcm::http_connection_manager::RouteSpecifier::RouteConfig(routes));
     manager.http_filters.splice(..0, guards);
     let filter = listener::Filter {
@@ -502,14 +501,19 @@ impl ServedAs {
     ///
     /// A server in STRICT mode without a certificate refuses all requests: it would refuse a
     /// listener with mTLS and continue in plain text.
-    fn of(context: &PushContext, proxy: &Proxy, port: u16, kept: &EncodedPolicies) -> Self {
+    fn new(
+        context: &PushContext,
+        proxy: &Proxy,
+        port: u16,
+        encoded_policies: &EncodedPolicies,
+    ) -> Self {
         let access = context.access_of(proxy);
         let has_certificate = proxy.grpc.is_some_and(|library| library.mtls);
         let label = || context.labels_of(proxy).get(TLS_MODE_LABEL).map(|text| &**text);
         let mtls = match access.modes.of_port(port).mode {
             PeerMode::Disable => false,
             PeerMode::Strict if !has_certificate => {
-                return Self { mtls: false, guards: vec![rbac::nobody()] };
+                return Self { mtls: false, guards: vec![rbac::deny_all()] };
             }
             PeerMode::Strict => true,
             PeerMode::Permissive => {
@@ -518,9 +522,9 @@ impl ServedAs {
                     && TlsMode::from_label(label()) == TlsMode::Istio
             }
         };
-        let known = || rbac::only_of_trust_domains(&trust_domains_of_clients(context));
-        let mut guards: Vec<_> = mtls.then(known).into_iter().collect();
-        guards.extend(rbac::of_library(&access, &context.trust_bundle(), kept));
+        let guard = || rbac::trust_domain_filter(&client_trust_domains(context));
+        let mut guards: Vec<_> = mtls.then(guard).into_iter().collect();
+        guards.extend(rbac::library_filters(&access, &context.trust_bundle(), encoded_policies));
         Self { mtls, guards }
     }
 }

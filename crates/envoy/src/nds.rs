@@ -60,10 +60,10 @@ struct PodNames {
 
 impl<'a> NameTableInputs<'a> {
     /// Returns the table, which has no name and is the only resource of this type.
-    pub(super) fn table(&self, kept: &Chunks) -> Resource {
+    pub(super) fn table(&self, chunk_cache: &Chunks) -> Resource {
         let entries = self.entries();
         // Each entry is encoded separately, because protobuf maps have no order.
-        let chunks = kept.of(&entries, |one, draft| one.write(&mut draft.bytes));
+        let chunks = chunk_cache.split(&entries, |one, draft| one.write(&mut draft.bytes));
         let digests = chunks.iter().flat_map(|chunk| chunk.digests());
         let runs = chunks.iter().map(|chunk| chunk.bytes().clone()).collect();
         Resource::of_parts("", digests, ResourceBody::edited(runs, Vec::new(), Vec::new()))
@@ -112,17 +112,19 @@ impl<'a> NameTableInputs<'a> {
             .shards
             .iter()
             .flat_map(|shard| shard.iter().map(move |(pod, network)| (shard, pod, network)));
-        let told = pods.filter(|(shard, pod, network)| self.is_told(service, shard, *pod, network));
-        let told: Vec<_> = told.map(|(shard, pod, _)| (&shard.key.cluster, pod)).collect();
-        let all: BTreeSet<IpAddr> = told.iter().map(|(_, pod)| pod.address).collect();
+        let reachable =
+            pods.filter(|(shard, pod, network)| self.is_reachable(service, shard, *pod, network));
+        let reachable: Vec<_> =
+            reachable.map(|(shard, pod, _)| (&shard.key.cluster, pod)).collect();
+        let all: BTreeSet<IpAddr> = reachable.iter().map(|(_, pod)| pod.address).collect();
 
         // If pods in several clusters have the same name, the proxy's own cluster wins, otherwise
         // the first.
         let mut named: BTreeMap<String, (&ClusterId, BTreeSet<IpAddr>)> = BTreeMap::new();
         let (near, far): (Vec<_>, Vec<_>) =
-            told.into_iter().partition(|(cluster, _)| **cluster == self.view.cluster);
+            reachable.into_iter().partition(|(cluster, _)| **cluster == self.view.cluster);
         for (cluster, pod) in near.into_iter().chain(far) {
-            let Some(name) = self.name_of(service, cluster, pod) else { continue };
+            let Some(name) = self.pod_name(service, cluster, pod) else { continue };
             let (holder, addresses) =
                 named.entry(name).or_insert_with(|| (cluster, BTreeSet::new()));
             if *holder == cluster {
@@ -134,7 +136,7 @@ impl<'a> NameTableInputs<'a> {
     }
 
     /// Returns the name of a pod below the service's name, if it has one.
-    fn name_of(
+    fn pod_name(
         &self,
         service: &MergedService,
         cluster: &ClusterId,
@@ -147,7 +149,7 @@ impl<'a> NameTableInputs<'a> {
 
     /// Returns whether the proxy reaches a pod that is ready or whose service publishes unready
     /// pods.
-    fn is_told(
+    fn is_reachable(
         &self,
         service: &MergedService,
         shard: &ShardEndpoints,
@@ -164,9 +166,9 @@ impl<'a> NameTableInputs<'a> {
     /// the search domains of a pod's resolver.
     fn called(&self, service: &'a MergedService, in_full: &InFull<'_>) -> Called<'a> {
         let host = service.hostname().as_str();
-        let of_cluster = |shard: &ShardEndpoints| shard.key.provider == Provider::Kubernetes;
-        let in_kubernetes = service.shards.first().is_some_and(of_cluster);
-        let (name, of) = (&*service.primary.name, service.primary.namespace.as_str());
+        let is_kubernetes = |shard: &ShardEndpoints| shard.key.provider == Provider::Kubernetes;
+        let in_kubernetes = service.shards.first().is_some_and(is_kubernetes);
+        let (name, owner) = (&*service.primary.name, service.primary.namespace.as_str());
         let namespace = self.view.namespace.as_str();
         let is_short = in_kubernetes
             && !host.ends_with(CLUSTER_SET)
@@ -175,9 +177,9 @@ impl<'a> NameTableInputs<'a> {
                 self.context,
                 namespace,
                 (service.hostname(), &service.primary.namespace),
-                &format!("{name}.{of}"),
+                &format!("{name}.{owner}"),
             );
-        Called { host, in_kubernetes, short: is_short.then_some((name, of)) }
+        Called { host, in_kubernetes, short: is_short.then_some((name, owner)) }
     }
 }
 
@@ -194,8 +196,8 @@ impl Entry<'_> {
             namespace: short.map(|(_, namespace)| namespace.to_owned()).unwrap_or_default(),
             ..Default::default()
         };
-        let one = NameTable { table: [(self.host.to_string(), info)].into() };
-        one.encode(out).expect("a vector has room");
+        let entry = NameTable { table: [(self.host.to_string(), info)].into() };
+        entry.encode(out).expect("a vector has room");
     }
 }
 

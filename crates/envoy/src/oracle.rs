@@ -41,15 +41,15 @@ fn locality(
     };
     let explicit = |member: &AssignmentMember| match usize::from(member.origin).checked_sub(1) {
         Some(at) => {
-            let mut said = match modes {
-                Modes::Told => metadata(member.tls_mode),
-                Modes::Untold => core::Metadata::default(),
+            let mut expected = match modes {
+                Modes::Stated => metadata(member.tls_mode),
+                Modes::Unstated => core::Metadata::default(),
             };
-            said.filter_metadata.insert(WORKLOAD_FILTER.into(), workload(&origins[at]));
-            said.filter_metadata.insert(METADATA.into(), names(&origins[at]));
-            Some(said)
+            expected.filter_metadata.insert(WORKLOAD_FILTER.into(), workload(&origins[at]));
+            expected.filter_metadata.insert(METADATA.into(), names(&origins[at]));
+            Some(expected)
         }
-        None => (modes == Modes::Told && member.tls_mode == TlsMode::Disabled)
+        None => (modes == Modes::Stated && member.tls_mode == TlsMode::Disabled)
             .then(|| metadata(TlsMode::Disabled)),
     };
     endpoint::LocalityLbEndpoints {
@@ -156,7 +156,7 @@ fn any_group(random: &mut dyn RngCore, origins: usize) -> AssignmentGroup {
 ///
 /// # Panics
 /// Panics if they differ.
-pub fn what_is_written_directly_is_what_prost_writes(random: &mut dyn RngCore) {
+pub fn direct_encoding_equals_prost(random: &mut dyn RngCore) {
     let origins = [0, 0, 1, 3][random.random_range(0..4)];
     let localities = (0..random.random_range(0..7)).map(|_| any_group(random, origins)).collect();
     let telemetry = ["web;shop;web;v1", ";;;", &"long".repeat(60)];
@@ -166,7 +166,7 @@ pub fn what_is_written_directly_is_what_prost_writes(random: &mut dyn RngCore) {
     };
     let assignment =
         Assignment { localities, origins: (0..origins).map(|at| origin(at + 1)).collect() };
-    let modes = [Modes::Told, Modes::Untold][random.random_range(0..2)];
+    let modes = [Modes::Stated, Modes::Unstated][random.random_range(0..2)];
     let long = "n".repeat(300);
     let name = ["outbound|80||web.ns.svc.cluster.local", "", &long][random.random_range(0..3)];
     let expected = message(name, modes, &assignment);
@@ -187,6 +187,6 @@ fn random_assignments_are_encoded_like_prost() {
     use rand::SeedableRng;
     let mut random = rand::rngs::StdRng::seed_from_u64(7);
     for _ in 0..500 {
-        what_is_written_directly_is_what_prost_writes(&mut random);
+        direct_encoding_equals_prost(&mut random);
     }
 }

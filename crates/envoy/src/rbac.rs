@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use prost::Message;
 
 use super::rbac_rules::{
-    EncodedPolicies, EncodedRules, RuleEncoder, matching_never, permission, principal, rbac_of,
+    EncodedPolicies, EncodedRules, RuleEncoder, encode_rbac, matching_never, permission, principal,
 };
 use super::{ext_authz, jwt};
 use strait_mesh::push::authorizers::{Authorizer, Authorizers};
@@ -39,42 +39,46 @@ pub(super) struct AccessFilters {
 
 impl AccessFilters {
     /// Returns the access filters of a workload whose proxy can query these providers.
-    pub(super) fn of(
+    pub(super) fn new(
         access: &WorkloadAccess<'_>,
         trust: &TrustBundle,
         authorizers: &Authorizers<'_>,
-        of: jwt::Enforcer,
-        kept: &EncodedPolicies,
+        enforcer: jwt::Enforcer,
+        encoded_policies: &EncodedPolicies,
     ) -> Self {
         if access.policies.is_empty() && access.requests.is_empty() {
             return Self::default();
         }
         // Tokens are verified before rules are evaluated.
         let token_rules = access.token_rules();
-        let tokens = jwt::filter(&token_rules, of);
-        let encoder = RuleEncoder { kept, trust, token_rules: token_rules.len() };
+        let tokens = jwt::filter(&token_rules, enforcer);
+        let encoder = RuleEncoder { encoded_policies, trust, token_rules: token_rules.len() };
         let providers = authorizers.reach();
         let rules = |form| {
             let policies = enforced_policies(access, form, &providers);
             policies.map(|policy| vec![encoder.rules(policy, form)])
         };
         let (requests, connections) = (rules(WireForm::Http), rules(WireForm::Tcp));
-        let asked = each_provider(&requests, authorizers).flat_map(|(name, provider, rules)| {
-            let [tried, noted] = noted_rules(name, rules).map(|rules| rules.map(http_rules));
-            let ask = noted.is_some().then(|| ext_authz::http_filter(name, provider));
-            [tried, noted, ask].into_iter().flatten()
-        });
-        let asked_of = each_provider(&connections, authorizers);
-        let asked_of = asked_of.flat_map(|(name, provider, rules)| {
+        let http_providers =
+            each_provider(&requests, authorizers).flat_map(|(name, provider, rules)| {
+                let [tried, noted] = noted_rules(name, rules).map(|rules| rules.map(http_rules));
+                let query = noted.is_some().then(|| ext_authz::http_filter(name, provider));
+                [tried, noted, query].into_iter().flatten()
+            });
+        let network_providers = each_provider(&connections, authorizers);
+        let network_providers = network_providers.flat_map(|(name, provider, rules)| {
             let [tried, noted] = noted_rules(name, rules).map(|rules| rules.map(network_rules));
-            let ask = noted.is_some().then(|| ext_authz::network_filter(name, provider)).flatten();
-            [tried, noted, ask].into_iter().flatten()
+            let query =
+                noted.is_some().then(|| ext_authz::network_filter(name, provider)).flatten();
+            [tried, noted, query].into_iter().flatten()
         });
         let judged = each_action(&requests).map(http_filter);
         Self {
             looks_at_paths: requests.rules().any(EncodedRules::looks_at_paths),
-            http: asked.chain(tokens).chain(judged).collect(),
-            network: asked_of.chain(each_action(&connections).map(network_filter)).collect(),
+            http: http_providers.chain(tokens).chain(judged).collect(),
+            network: network_providers
+                .chain(each_action(&connections).map(network_filter))
+                .collect(),
         }
     }
 }
@@ -100,7 +104,7 @@ struct NotedRules {
 fn noted_rules(provider: &str, rules: &ActionRules<EncodedRules>) -> [Option<NotedRules>; 2] {
     let noted = |prefix: String, rules: &Option<Vec<EncodedRules>>| {
         let keys = format!("istio-ext-authz-{provider}-");
-        let rules = rbac_of(rbac::rbac::Action::Deny, &keys, rules.as_deref()?)?;
+        let rules = encode_rbac(rbac::rbac::Action::Deny, &keys, rules.as_deref()?)?;
         Some(NotedRules { prefix, rules })
     };
     [
@@ -128,16 +132,16 @@ fn network_rules(noted: NotedRules) -> listener::Filter {
 
 /// Returns the filters of a proxyless gRPC server, which precede the filter that responds. A server
 /// supports only one filter per name, and ignores rules in dry-run mode (gRFC A41).
-pub(super) fn of_library(
+pub(super) fn library_filters(
     access: &WorkloadAccess<'_>,
     trust: &TrustBundle,
-    kept: &EncodedPolicies,
+    encoded_policies: &EncodedPolicies,
 ) -> Vec<hcm::HttpFilter> {
-    let encoder = RuleEncoder { kept, trust, token_rules: access.token_rules().len() };
+    let encoder = RuleEncoder { encoded_policies, trust, token_rules: access.token_rules().len() };
     let policies = enforced_policies(access, WireForm::Grpc, &ReachableProviders::new());
     let rules = policies.map(|policy| vec![encoder.rules(policy, WireForm::Grpc)]);
     let action = |action, name, rules: &ActionRules<EncodedRules>| {
-        Some(library_filter(name, of_action(action, rules.enforced.as_deref())?))
+        Some(library_filter(name, encode_action(action, rules.enforced.as_deref())?))
     };
     [
         action(rbac::rbac::Action::Deny, "deny", &rules.deny),
@@ -150,9 +154,9 @@ pub(super) fn of_library(
 
 /// Returns a filter for proxyless gRPC that allows only identities in these trust domains. Without
 /// domains it denies all requests.
-pub(super) fn only_of_trust_domains(domains: &BTreeSet<&str>) -> hcm::HttpFilter {
+pub(super) fn trust_domain_filter(domains: &BTreeSet<&str>) -> hcm::HttpFilter {
     let everything = permission(rbac::permission::Rule::Any(true));
-    let of_domain = |domain: &&str| {
+    let domain_principal = |domain: &&str| {
         let prefix = matcher::string_matcher::MatchPattern::Prefix(format!("spiffe://{domain}/"));
         let name = matcher::StringMatcher { match_pattern: Some(prefix), ..Default::default() };
         principal(rbac::principal::Identifier::Authenticated(rbac::principal::Authenticated {
@@ -161,7 +165,7 @@ pub(super) fn only_of_trust_domains(domains: &BTreeSet<&str>) -> hcm::HttpFilter
     };
     let policy = rbac::Policy {
         permissions: vec![everything],
-        principals: domains.iter().map(of_domain).collect(),
+        principals: domains.iter().map(domain_principal).collect(),
         ..Default::default()
     };
     let policies = [("trust-domains".to_owned(), policy)];
@@ -171,7 +175,7 @@ pub(super) fn only_of_trust_domains(domains: &BTreeSet<&str>) -> hcm::HttpFilter
 }
 
 /// Returns a filter for proxyless gRPC that denies all requests.
-pub(super) fn nobody() -> hcm::HttpFilter {
+pub(super) fn deny_all() -> hcm::HttpFilter {
     let policies = [("nobody".to_owned(), matching_never())].into();
     let rules = OrderedRbac { action: rbac::rbac::Action::Allow.into(), policies };
     library_filter("nobody", rules.encode_to_vec())
@@ -202,9 +206,9 @@ fn each_action(
 fn http_filter(
     (action, tried, rules): (rbac::rbac::Action, &'static str, &ActionRules<EncodedRules>),
 ) -> hcm::HttpFilter {
-    let shadow = of_action(action, rules.tried.as_deref());
+    let shadow = encode_action(action, rules.tried.as_deref());
     let config = HttpRbac {
-        rules: of_action(action, rules.enforced.as_deref()),
+        rules: encode_action(action, rules.enforced.as_deref()),
         shadow_rules_stat_prefix: if shadow.is_some() { tried.into() } else { String::new() },
         shadow_rules: shadow,
     };
@@ -223,9 +227,9 @@ fn http_rbac(config: HttpRbac) -> hcm::HttpFilter {
 fn network_filter(
     (action, tried, rules): (rbac::rbac::Action, &'static str, &ActionRules<EncodedRules>),
 ) -> listener::Filter {
-    let shadow = of_action(action, rules.tried.as_deref());
+    let shadow = encode_action(action, rules.tried.as_deref());
     let config = NetworkRbac {
-        rules: of_action(action, rules.enforced.as_deref()),
+        rules: encode_action(action, rules.enforced.as_deref()),
         shadow_rules_stat_prefix: if shadow.is_some() { tried.into() } else { String::new() },
         shadow_rules: shadow,
         stat_prefix: "tcp.".into(),
@@ -274,6 +278,6 @@ struct OrderedRbac {
     policies: BTreeMap<String, rbac::Policy>,
 }
 
-fn of_action(action: rbac::rbac::Action, rules: Option<&[EncodedRules]>) -> Option<Vec<u8>> {
-    rbac_of(action, "", rules?)
+fn encode_action(action: rbac::rbac::Action, rules: Option<&[EncodedRules]>) -> Option<Vec<u8>> {
+    encode_rbac(action, "", rules?)
 }

@@ -75,7 +75,7 @@ pub(super) struct EncodedRules {
 
 /// Encodes the rules that a workload enforces.
 pub(super) struct RuleEncoder<'a> {
-    pub(super) kept: &'a EncodedPolicies,
+    pub(super) encoded_policies: &'a EncodedPolicies,
     pub(super) trust: &'a TrustBundle,
     /// The number of token rules of the workload.
     pub(super) token_rules: usize,
@@ -87,8 +87,8 @@ impl RuleEncoder<'_> {
         let EnforcedPolicy { policy, key_end } = enforced;
         let key = (policy.name.clone(), form, self.token_rules);
         let inputs = PolicyInputs { policy: Arc::clone(policy), trust: self.trust.clone() };
-        let policy = self.kept.0.get_or_make(key, inputs, || {
-            Arc::new(EncodedPolicy::of(
+        let policy = self.encoded_policies.0.get_or_make(key, inputs, || {
+            Arc::new(EncodedPolicy::encode(
                 policy,
                 form,
                 &MatchScope::new(self.trust, self.token_rules),
@@ -106,13 +106,13 @@ impl EncodedPolicies {
 
     /// Removes the rules of policies that are no longer active.
     pub(super) fn sweep(&self, policies: &AccessPolicies) {
-        let held: HashSet<_> = policies.authorizations().map(Arc::as_ptr).collect();
-        self.0.sweep(|inputs| held.contains(&Arc::as_ptr(&inputs.policy)));
+        let active: HashSet<_> = policies.authorizations().map(Arc::as_ptr).collect();
+        self.0.sweep(|inputs| active.contains(&Arc::as_ptr(&inputs.policy)));
     }
 }
 
 impl EncodedPolicy {
-    fn of(policy: &AuthorizationPolicy, form: WireForm, scope: &MatchScope<'_>) -> Self {
+    fn encode(policy: &AuthorizationPolicy, form: WireForm, scope: &MatchScope<'_>) -> Self {
         // A usual rule is smaller. The unused capacity is freed at the end.
         const ROOM: usize = 256;
         let mut text = Vec::with_capacity(ROOM * policy.rules.len());
@@ -120,7 +120,7 @@ impl EncodedPolicy {
         let mut keys = String::with_capacity((key_start.len() + "100]".len()) * policy.rules.len());
         let mut rules = Vec::with_capacity(policy.rules.len());
         let mut looks_at_paths = false;
-        for rule in RuleInForm::of_policy(policy, form, scope) {
+        for rule in RuleInForm::enforceable_rules(policy, form, scope) {
             let (key, start) = (keys.len(), text.len());
             rule.write_key(&key_start, &mut keys);
             wire::policy(&rule, &mut text);
@@ -170,7 +170,7 @@ impl EncodedRules {
 /// Encodes an `envoy.config.rbac.v3.RBAC` whose rules have keys with this prefix, sorted by key, so
 /// that equal rules give equal bytes. Returns `None` if it would have no effect. ALLOW without
 /// rules has an effect: it denies all requests.
-pub(super) fn rbac_of(
+pub(super) fn encode_rbac(
     action: rbac::rbac::Action,
     prefix: &str,
     policies: &[EncodedRules],

@@ -28,16 +28,16 @@ use prost::Message;
 
 pub(super) use self::base::RouteBase;
 pub(super) use self::contenders::{Contenders, RouteCaller, belongs_to, contenders};
-pub use self::ingress::HeldRoutes;
-pub(super) use self::ingress::{of_servers, rules_at};
-pub(super) use self::lists::{RouteLists, of_library, unnumbered_port, unruled};
+pub use self::ingress::RetainedRoutes;
+pub(super) use self::ingress::{route_for_servers, rules_at};
+pub(super) use self::lists::{RouteLists, library_routes, unnumbered_port, unruled};
 pub use self::measure::rule_bytes;
-pub(super) use self::proxied::{of_proxy, proxy_port, proxy_route_name};
+pub(super) use self::proxied::{proxy_port, proxy_route_name, proxy_routes};
 use self::rules::to_service;
 pub(super) use self::rules::{FAULT, NOWHERE};
 use super::class::Class;
 use super::encode;
-use super::lds::{TrafficSettings, bool_value, everything, route_to, virtual_host_of_everything};
+use super::lds::{TrafficSettings, bool_value, catch_all_host, everything, route_to};
 use strait_base::hash::SecretHasher;
 use strait_mesh::aggregate::MergedService;
 use strait_mesh::push::PushContext;
@@ -49,17 +49,17 @@ use strait_xds::names::port_number;
 use strait_xds::resource::Resource;
 
 /// Returns the route `name` for one service, or `None` if the service does not exist.
-pub(super) fn of_service(
+pub(super) fn service_routes(
     context: &PushContext,
     addresses: &ListenAddresses,
     class: &Class,
     name: &str,
-    kept: &RouteLists,
+    route_lists: &RouteLists,
 ) -> Option<Resource> {
-    let (service, port) = one_service(addresses, &class.cluster, name)?;
+    let (service, port) = find_service_port(addresses, &class.cluster, name)?;
     let hostname = service.hostname();
     let mut host = for_everything(name, to_service(hostname, port.number));
-    if let Some(list) = lists::of_service(context, class, port.number, hostname, kept) {
+    if let Some(list) = lists::service_routes(context, class, port.number, hostname, route_lists) {
         host.routes.clear();
         host = merged_with(&host, &list.bytes);
     }
@@ -74,7 +74,7 @@ fn counting() -> route::VirtualHost {
 
 /// Returns a virtual host with these settings for all domains.
 fn for_everything(name: &str, to: route::Route) -> route::VirtualHost {
-    let host = virtual_host_of_everything(name, to);
+    let host = catch_all_host(name, to);
     route::VirtualHost { include_request_attempt_count: true, ..host }
 }
 
@@ -111,7 +111,7 @@ fn ending(host: route::VirtualHost) -> route::RouteConfiguration {
 pub(super) fn is_named(addresses: &ListenAddresses, cluster: &ClusterId, name: &str) -> bool {
     port_number(name).is_some()
         || proxy_port(name).is_some()
-        || one_service(addresses, cluster, name).is_some()
+        || find_service_port(addresses, cluster, name).is_some()
 }
 
 /// Returns whether any of these services has a shorter name in this DNS domain.
@@ -124,7 +124,7 @@ pub(super) fn is_any_shortened(addresses: &ListenAddresses, dns_domain: &str) ->
 /// Returns whether a pod in this DNS domain can use `name` for a host: the full name, or a short
 /// name that the resolver completes.
 pub(super) fn is_called(hostname: &str, dns_domain: &str, name: &str) -> bool {
-    let names = names_of(hostname, &searched_domains(dns_domain));
+    let names = host_names(hostname, &searched_domains(dns_domain));
     names.iter().any(|one| one.eq_ignore_ascii_case(name))
 }
 
@@ -133,7 +133,7 @@ pub(super) fn empty(name: &str) -> Resource {
     encode(name, &route::RouteConfiguration { name: name.into(), ..Default::default() })
 }
 
-fn one_service<'a>(
+fn find_service_port<'a>(
     addresses: &'a ListenAddresses,
     cluster: &ClusterId,
     name: &str,
@@ -183,11 +183,11 @@ pub(super) fn is_anothers(
     in_full: &InFull<'_>,
     context: &PushContext,
     namespace: &str,
-    (hostname, of): (&Hostname, &Namespace),
+    (hostname, owner): (&Hostname, &Namespace),
     domain: &str,
 ) -> bool {
     let may = |other: &&Namespace| {
-        [of.as_str(), namespace, &context.settings.system_namespace].contains(&other.as_str())
+        [owner.as_str(), namespace, &context.settings.system_namespace].contains(&other.as_str())
     };
     called(in_full, hostname, domain).iter().any(may)
 }
@@ -211,16 +211,16 @@ fn aliases(addresses: &ListenAddresses) -> BTreeMap<Hostname, Vec<Hostname>> {
         Some((service.hostname(), target))
     });
     let targets: BTreeMap<&Hostname, &Hostname> = aliases.clone().collect();
-    let mut of_host: BTreeMap<Hostname, Vec<Hostname>> = BTreeMap::new();
+    let mut by_target: BTreeMap<Hostname, Vec<Hostname>> = BTreeMap::new();
     for (name, target) in aliases {
         let chain = std::iter::successors(Some(target), |one| targets.get(*one).copied());
         // A chain is at most as long as the number of aliases, unless it is a cycle. The result of
         // a cycle is an alias, and aliases have no routes.
         if let Some(last) = chain.take(targets.len()).last() {
-            of_host.entry(last.clone()).or_default().push(name.clone());
+            by_target.entry(last.clone()).or_default().push(name.clone());
         }
     }
-    of_host
+    by_target
 }
 
 /// Returns the virtual host for unknown names.
@@ -257,7 +257,7 @@ pub(super) fn completed(name: &str, dns_domain: &str) -> Vec<String> {
 
 /// Returns all forms of a host name: the full name, with the final dot, and the short names that
 /// the resolver completes.
-fn names_of(hostname: &str, searched: &[String]) -> Vec<String> {
+fn host_names(hostname: &str, searched: &[String]) -> Vec<String> {
     let mut names = vec![hostname.to_owned(), format!("{hostname}.")];
     let short = searched.iter().filter_map(|domain| shortened(hostname, domain));
     names.extend(short.map(str::to_owned));
@@ -270,7 +270,7 @@ fn shortened<'a>(hostname: &'a str, domain: &str) -> Option<&'a str> {
 }
 
 /// Returns an address in the format of a request's authority.
-fn host_of_address(address: &IpAddr) -> String {
+fn address_authority(address: &IpAddr) -> String {
     match address {
         IpAddr::V4(address) => address.to_string(),
         IpAddr::V6(address) => format!("[{address}]"),
@@ -278,8 +278,8 @@ fn host_of_address(address: &IpAddr) -> String {
 }
 
 /// Returns whether a domain is that of an address.
-pub(super) fn is_domain_of(vip: &Vip, domain: &str) -> bool {
-    host_of_address(&vip.address) == domain
+pub(super) fn is_address_domain(vip: &Vip, domain: &str) -> bool {
+    address_authority(&vip.address) == domain
 }
 
 /// Returns whether Envoy accepts this text as a domain. An invalid domain would make Envoy refuse

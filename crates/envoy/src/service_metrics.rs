@@ -92,14 +92,14 @@ enum CountedProtocol {
 
 /// The value that a metric adds up.
 enum MetricValue {
-    One,
+    Count,
     Sum(&'static str),
     Distribution(&'static str, stats::config::histogram::Unit),
 }
 
 impl ServiceMetrics {
     /// Returns the metrics of a proxy at this end of calls, with the changes of Telemetries.
-    pub(super) fn of(choice: MetricsChoice, end: CallEnd) -> Self {
+    pub(super) fn new(choice: MetricsChoice, end: CallEnd) -> Self {
         // Without changes, the loggers of all proxies are equal.
         static UNCHANGED: LazyLock<[Arc<Loggers>; 2]> = LazyLock::new(Default::default);
         let [client, server] = &*UNCHANGED;
@@ -113,7 +113,7 @@ impl ServiceMetrics {
 
     /// Returns the access logs of an HTTP connection manager that report its requests. `by_mtls` is
     /// whether its connections use the mesh's mTLS.
-    pub(super) fn of_requests(&self, by_mtls: bool) -> &[accesslog::AccessLog] {
+    pub(super) fn request_logs(&self, by_mtls: bool) -> &[accesslog::AccessLog] {
         use Metric::{RequestCount, RequestDuration, RequestSize, ResponseSize};
         let metrics = [RequestCount, RequestDuration, RequestSize, ResponseSize];
         self.loggers.requests[usize::from(by_mtls)].get_or_init(|| {
@@ -139,7 +139,7 @@ impl ServiceMetrics {
         };
         // The option applies to all logs. The others still write one line for each connection.
         let only_at_the_end = |log: accesslog::AccessLog| {
-            let filter = both(is_of_type(AccessLogType::TcpConnectionEnd), log.filter);
+            let filter = both(log_type_filter(AccessLogType::TcpConnectionEnd), log.filter);
             accesslog::AccessLog { filter: Some(filter), ..log }
         };
         let logs = logs.into_iter().map(only_at_the_end).chain([opened]).chain(closed).collect();
@@ -151,8 +151,8 @@ impl ServiceMetrics {
     fn connection_loggers(&self, by_mtls: bool) -> ConnectionLoggers {
         use Metric::{TcpClosed, TcpOpened, TcpReceived, TcpSent};
         let tcp = (CountedProtocol::Tcp, by_mtls);
-        let at_start = is_of_type(AccessLogType::TcpUpstreamConnected);
-        let at_end = is_of_type(AccessLogType::TcpConnectionEnd);
+        let at_start = log_type_filter(AccessLogType::TcpUpstreamConnected);
+        let at_end = log_type_filter(AccessLogType::TcpConnectionEnd);
         // A server may be connected to its workload before it knows the client's certificate.
         if by_mtls && self.end == CallEnd::Server {
             let metrics = [TcpOpened, TcpClosed, TcpSent, TcpReceived];
@@ -218,7 +218,7 @@ impl ServiceMetrics {
                 value_fixed,
             };
             match value {
-                MetricValue::One => {
+                MetricValue::Count => {
                     config.counters.push(counter("", Some(UInt64Value { value: 1 })));
                 }
                 MetricValue::Sum(format) => config.counters.push(counter(format, None)),
@@ -291,17 +291,17 @@ impl CountedProtocol {
 
 /// Returns the name of a metric and its value.
 fn described(metric: Metric) -> (&'static str, MetricValue) {
-    use MetricValue::{Distribution, One, Sum};
+    use MetricValue::{Count, Distribution, Sum};
     use stats::config::histogram::Unit::{Bytes, Milliseconds};
     match metric {
-        Metric::RequestCount => ("istio_requests_total", One),
+        Metric::RequestCount => ("istio_requests_total", Count),
         Metric::RequestDuration => {
             ("istio_request_duration_milliseconds", Distribution("%DURATION%", Milliseconds))
         }
         Metric::RequestSize => ("istio_request_bytes", Distribution("%BYTES_RECEIVED%", Bytes)),
         Metric::ResponseSize => ("istio_response_bytes", Distribution("%BYTES_SENT%", Bytes)),
-        Metric::TcpOpened => ("istio_tcp_connections_opened_total", One),
-        Metric::TcpClosed => ("istio_tcp_connections_closed_total", One),
+        Metric::TcpOpened => ("istio_tcp_connections_opened_total", Count),
+        Metric::TcpClosed => ("istio_tcp_connections_closed_total", Count),
         Metric::TcpSent => ("istio_tcp_sent_bytes_total", Sum("%BYTES_SENT%")),
         Metric::TcpReceived => ("istio_tcp_received_bytes_total", Sum("%BYTES_RECEIVED%")),
     }
@@ -317,14 +317,14 @@ fn tag(name: impl Into<String>, value_format: impl Into<String>) -> stats::confi
 
 /// Returns the labels of requests that a workload or a gateway sends.
 fn at_the_client() -> Vec<stats::config::Tag> {
-    let endpoint = |key: &str| first_of(&[&format!("UPSTREAM_METADATA({METADATA}:{key})")]);
+    let endpoint = |key: &str| first_value(&[&format!("UPSTREAM_METADATA({METADATA}:{key})")]);
     let mut tags = vec![tag("reporter", "source")];
     tags.extend(own("source"));
     tags.extend([
-        tag("source_principal", first_of(&["UPSTREAM_LOCAL_URI_SAN"])),
+        tag("source_principal", first_value(&["UPSTREAM_LOCAL_URI_SAN"])),
         tag("destination_workload", endpoint("workload")),
         tag("destination_workload_namespace", endpoint("namespace")),
-        tag("destination_principal", first_of(&["UPSTREAM_PEER_URI_SAN"])),
+        tag("destination_principal", first_value(&["UPSTREAM_PEER_URI_SAN"])),
         tag("destination_app", endpoint("service")),
         tag("destination_version", endpoint("revision")),
         tag("destination_canonical_service", endpoint("service")),
@@ -345,7 +345,7 @@ fn at_the_server(counted: CountedProtocol, by_mtls: bool) -> Vec<stats::config::
         (true, CountedProtocol::Tcp) => {
             format!("%CEL(connection.mtls ? {CLIENT_NAMESPACE} : '{UNKNOWN}')%")
         }
-        (true, _) => first_of(&[&format!("FILTER_STATE({CLIENT_NAMESPACE_KEY}:PLAIN)")]),
+        (true, _) => first_value(&[&format!("FILTER_STATE({CLIENT_NAMESPACE_KEY}:PLAIN)")]),
     };
     let mut tags = vec![
         tag("reporter", "destination"),
@@ -353,13 +353,13 @@ fn at_the_server(counted: CountedProtocol, by_mtls: bool) -> Vec<stats::config::
         tag("source_canonical_service", UNKNOWN),
         tag("source_canonical_revision", UNKNOWN),
         tag("source_workload_namespace", client_namespace),
-        tag("source_principal", first_of(&["DOWNSTREAM_PEER_URI_SAN"])),
+        tag("source_principal", first_value(&["DOWNSTREAM_PEER_URI_SAN"])),
         tag("source_app", UNKNOWN),
         tag("source_version", UNKNOWN),
         tag("source_cluster", UNKNOWN),
     ];
     tags.extend(own("destination"));
-    tags.push(tag("destination_principal", first_of(&["DOWNSTREAM_LOCAL_URI_SAN"])));
+    tags.push(tag("destination_principal", first_value(&["DOWNSTREAM_LOCAL_URI_SAN"])));
     tags.extend(service());
     let security = if by_mtls { "mutual_tls" } else { "none" };
     tags.push(tag("connection_security_policy", security));
@@ -378,14 +378,14 @@ fn own(side: &str) -> impl Iterator<Item = stats::config::Tag> {
 fn service() -> [stats::config::Tag; 3] {
     let cluster = |key: &str| format!("CLUSTER_METADATA({METADATA}:{key})");
     [
-        tag("destination_service", first_of(&[&cluster("host")])),
-        tag("destination_service_name", first_of(&[&cluster("name"), "UPSTREAM_CLUSTER"])),
-        tag("destination_service_namespace", first_of(&[&cluster("namespace")])),
+        tag("destination_service", first_value(&[&cluster("host")])),
+        tag("destination_service_name", first_value(&[&cluster("name"), "UPSTREAM_CLUSTER"])),
+        tag("destination_service_namespace", first_value(&[&cluster("namespace")])),
     ]
 }
 
 /// Returns the format of the first operator with a value, or of `unknown`.
-fn first_of(operators: &[&str]) -> String {
+fn first_value(operators: &[&str]) -> String {
     let operator = |text: &str| match text.trim_end_matches(')').split_once('(') {
         Some((command, param)) => json!({"command": command, "param": param}),
         None => json!(text),
@@ -412,7 +412,7 @@ fn is_grpc(wanted: bool) -> accesslog::AccessLogFilter {
     accesslog::AccessLogFilter { filter_specifier: Some(FilterSpecifier::HeaderFilter(filter)) }
 }
 
-fn is_of_type(kind: AccessLogType) -> accesslog::AccessLogFilter {
+fn log_type_filter(kind: AccessLogType) -> accesslog::AccessLogFilter {
     let filter = accesslog::LogTypeFilter { types: vec![kind.into()], exclude: false };
     accesslog::AccessLogFilter { filter_specifier: Some(FilterSpecifier::LogTypeFilter(filter)) }
 }

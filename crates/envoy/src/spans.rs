@@ -34,7 +34,7 @@ pub(super) struct SpanReport {
 impl SpanReport {
     /// Returns the settings of a proxy of this cluster, namespace and selection, or `None` if it
     /// sends no spans or cannot reach the collector.
-    pub(super) fn of(
+    pub(super) fn for_end(
         context: &PushContext,
         (namespace, selection): (&Namespace, &Selection),
         cluster: &ClusterId,
@@ -50,13 +50,14 @@ impl SpanReport {
 
     /// Returns all settings of a proxy of this selection. Libraries send no spans, and a router has
     /// only one end of calls.
-    pub(super) fn of_proxy(
+    pub(super) fn for_proxy(
         context: &PushContext,
         proxy: &Proxy,
         selection: &Selection,
     ) -> Vec<Arc<Self>> {
-        let of = (proxy.namespace(), selection);
-        let reports = ends(proxy).iter().map(|end| Self::of(context, of, &proxy.cluster, *end));
+        let proxies = (proxy.namespace(), selection);
+        let reports =
+            ends(proxy).iter().map(|end| Self::for_end(context, proxies, &proxy.cluster, *end));
         reports.flatten().collect()
     }
 

@@ -22,11 +22,11 @@ pub fn check_given(context: &Arc<PushContext>, proxy: &Proxy) -> usize {
         let bytes = resource.body.to_bytes();
         let violation = rules::violation(kind.url(), &bytes);
         // A rule that this checker does not support is not a violation.
-        let is_kept = match &violation {
+        let is_valid = match &violation {
             Ok(found) => found.as_ref().is_none_or(|fact| fact.ends_with(rules::UNCHECKED)),
             Err(_) => false,
         };
-        assert!(is_kept, "{} {} of {}: {violation:?}", kind.short(), resource.name, proxy.id);
+        assert!(is_valid, "{} {} of {}: {violation:?}", kind.short(), resource.name, proxy.id);
         count += 1;
         names_in(kind, &bytes)
     };

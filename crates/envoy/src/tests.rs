@@ -57,14 +57,15 @@ fn client() -> Proxy {
 
 /// Returns for each endpoint whether Envoy uses mTLS with these resources.
 fn by_mtls(cluster: &Value, assignment: &Value) -> BTreeMap<String, bool> {
-    let list = |of: &Value, key: &str| of[key].as_array().cloned().unwrap_or_default();
+    let list = |value: &Value, key: &str| value[key].as_array().cloned().unwrap_or_default();
     let mut found = BTreeMap::new();
     for locality in list(assignment, "endpoints") {
         assert!(locality.get("metadata").is_none(), "Envoy overlooks its changes: {locality}");
         for member in list(&locality, "lb_endpoints") {
-            let told = &member["metadata"]["filter_metadata"]["envoy.transport_socket_match"];
+            let stated_mode =
+                &member["metadata"]["filter_metadata"]["envoy.transport_socket_match"];
             let matches = list(cluster, "transport_socket_matches");
-            let matching = matches.iter().find(|one| one["match"] == *told);
+            let matching = matches.iter().find(|one| one["match"] == *stated_mode);
             let socket = &matching.unwrap_or(cluster)["transport_socket"]["name"];
             let address = &member["endpoint"]["address"]["socket_address"]["address"];
             let mtls = socket == "envoy.transport_sockets.tls";
@@ -84,13 +85,13 @@ fn unknown(address: &str) -> Endpoint {
     Endpoint { service_account: None, workload: None, pod, ..plain(address) }
 }
 
-fn says(endpoints: Vec<Endpoint>) -> RegistryUpdate {
+fn web_update(endpoints: Vec<Endpoint>) -> RegistryUpdate {
     shard("east", 1).network("n1").with(service("web.ns"), endpoints).built()
 }
 
 fn given(endpoints: Vec<Endpoint>) -> Given {
     let mut mesh = MeshState::new(settings());
-    mesh.apply(MeshEvent::Registry(says(endpoints)));
+    mesh.apply(MeshEvent::Registry(web_update(endpoints)));
     mesh.apply(MeshEvent::Complete);
     Given::to(&client(), &mesh.next_version().expect("a first version").0)
 }
@@ -135,8 +136,8 @@ fn target_port_of_a_service_without_resolution_replaces_the_connections_port() {
     };
     let replaced = cluster(8080, Resolution::Passthrough);
     assert_eq!(replaced["original_dst_lb_config"], json!({ "upstream_port_override": 8080 }));
-    for kept in [cluster(80, Resolution::Passthrough), cluster(8080, Resolution::Headless)] {
-        assert!(kept.get("original_dst_lb_config").is_none(), "{kept}");
+    for unchanged in [cluster(80, Resolution::Passthrough), cluster(8080, Resolution::Headless)] {
+        assert!(unchanged.get("original_dst_lb_config").is_none(), "{unchanged}");
     }
 }
 
@@ -144,9 +145,9 @@ fn library(mtls: bool) -> Proxy {
     Proxy { grpc: Some(GrpcLibrary { mtls, least_request: false }), ..client() }
 }
 
-fn mesh_of(endpoints: Vec<Endpoint>) -> Arc<PushContext> {
+fn mesh_with(endpoints: Vec<Endpoint>) -> Arc<PushContext> {
     let mut mesh = MeshState::new(settings());
-    mesh.apply(MeshEvent::Registry(says(endpoints)));
+    mesh.apply(MeshEvent::Registry(web_update(endpoints)));
     mesh.apply(MeshEvent::Complete);
     mesh.next_version().expect("a first version").0
 }
@@ -154,15 +155,15 @@ fn mesh_of(endpoints: Vec<Endpoint>) -> Arc<PushContext> {
 fn addresses(assignment: &Value) -> Vec<&str> {
     let groups = assignment["endpoints"].as_array().into_iter().flatten();
     let members = groups.flat_map(|group| group["lb_endpoints"].as_array().expect("members"));
-    fn socket(one: &Value) -> &Value {
-        &one["endpoint"]["address"]["socket_address"]["address"]
+    fn socket(endpoint: &Value) -> &Value {
+        &endpoint["endpoint"]["address"]["socket_address"]["address"]
     }
     members.map(|one| socket(one).as_str().expect("a text")).collect()
 }
 
 #[test]
 fn library_uses_mtls_for_all_endpoints_of_a_service_or_none() {
-    let mixed = mesh_of(vec![endpoint("10.0.0.1"), plain("10.0.0.2")]);
+    let mixed = mesh_with(vec![endpoint("10.0.0.1"), plain("10.0.0.2")]);
     let given = Given::to(&library(true), &mixed);
     let tls = &given.cluster["transport_socket"]["typed_config"]["common_tls_context"];
     assert_eq!(tls["tls_certificate_provider_instance"]["instance_name"], "default");
@@ -178,14 +179,15 @@ fn library_uses_mtls_for_all_endpoints_of_a_service_or_none() {
     assert_eq!(addresses(&given.assignment), ["10.0.0.1", "10.0.0.2"]);
 
     // Pods that could accept mTLS but do not.
-    let given = Given::to(&library(true), &mesh_of(vec![plain("10.0.0.1")]));
+    let given = Given::to(&library(true), &mesh_with(vec![plain("10.0.0.1")]));
     assert!(given.cluster["transport_socket"].is_null(), "{}", given.cluster);
     assert_eq!(addresses(&given.assignment), ["10.0.0.1"]);
 }
 
 #[test]
 fn assignment_for_a_library_has_the_required_fields() {
-    let given = Given::to(&library(false), &mesh_of(vec![endpoint("10.0.0.1"), plain("10.0.0.2")]));
+    let given =
+        Given::to(&library(false), &mesh_with(vec![endpoint("10.0.0.1"), plain("10.0.0.2")]));
     for group in given.assignment["endpoints"].as_array().expect("localities") {
         assert!(group["locality"].is_object(), "refused without an id: {group}");
         assert!(
@@ -199,7 +201,7 @@ fn assignment_for_a_library_has_the_required_fields() {
 
 #[test]
 fn library_finds_listeners_by_dialled_and_listening_names() {
-    let context = mesh_of(vec![endpoint("10.0.0.1")]);
+    let context = mesh_with(vec![endpoint("10.0.0.1")]);
     let cache = Cache::default();
     let named = |proxy: &Proxy, name: &str| {
         let mut proxy_config = ProxyConfig::new(&context, proxy, "n1".into(), &cache);
@@ -238,15 +240,15 @@ fn library_finds_listeners_by_dialled_and_listening_names() {
 
 #[test]
 fn server_accepts_mtls_if_its_pod_is_in_the_mesh_and_it_has_certificates() {
-    let context = mesh_of(vec![endpoint("10.0.0.1")]);
+    let context = mesh_with(vec![endpoint("10.0.0.1")]);
     let cache = Cache::default();
-    let of_mesh = strait_model::testing::labels(&[("security.istio.io/tlsMode", "istio")]);
+    let mesh_labels = strait_model::testing::labels(&[("security.istio.io/tlsMode", "istio")]);
     for (labelled, mtls, expected) in
         [(true, true, true), (true, false, false), (false, true, false)]
     {
         let mut server = library(mtls);
         if labelled {
-            server.labels = of_mesh.clone();
+            server.labels = mesh_labels.clone();
         }
         let mut proxy_config = ProxyConfig::new(&context, &server, "n1".into(), &cache);
         let found = proxy_config.one(ResourceType::Listener, "s/10.0.0.1:8080");
@@ -277,8 +279,8 @@ fn library_resolves_only_one_name() {
         let (cache, client) = (Cache::default(), library(false));
         let mut proxy_config = ProxyConfig::new(&context, &client, "n1".into(), &cache);
         let cluster = proxy_config.one(ResourceType::Cluster, NAME);
-        let kind = cluster.map(|one| {
-            let json = to_json(ResourceType::Cluster.url(), &one.body.to_bytes());
+        let kind = cluster.map(|resource| {
+            let json = to_json(ResourceType::Cluster.url(), &resource.body.to_bytes());
             json.expect("a message")["type"].as_str().expect("a type").to_owned()
         });
         assert_eq!(kind.as_deref(), expected);
@@ -291,7 +293,7 @@ fn library_resolves_only_one_name() {
 
 #[test]
 fn dns_clusters_use_the_format_that_the_proxy_supports() {
-    let said_by = |just_then: bool, proxy: &Proxy| {
+    let cluster_for = |just_then: bool, proxy: &Proxy| {
         let by_name = ByName { just_then, endpoints: vec![named_endpoint("a.example")] };
         let service = service("web.ns").with(|it| it.resolution = Resolution::ByName(by_name));
         let mut mesh = MeshState::new(settings());
@@ -300,12 +302,12 @@ fn dns_clusters_use_the_format_that_the_proxy_supports() {
         let context = mesh.next_version().expect("a first version").0;
         Given::to(proxy, &context).cluster
     };
-    let of_release = |envoy_release| Proxy { envoy_release, ..client() };
+    let with_release = |envoy_release| Proxy { envoy_release, ..client() };
     for (release, is_new) in
         [(Some((1, 36)), true), (Some((2, 0)), true), (Some((1, 35)), false), (None, false)]
     {
         for (just_then, kind) in [(false, "STRICT_DNS"), (true, "LOGICAL_DNS")] {
-            let cluster = said_by(just_then, &of_release(release));
+            let cluster = cluster_for(just_then, &with_release(release));
             let dns = &cluster["cluster_type"]["typed_config"];
             let expected = is_new.then_some("envoy.clusters.dns");
             assert_eq!(cluster["cluster_type"]["name"].as_str(), expected, "{release:?}");
@@ -348,7 +350,7 @@ fn endpoints_within_a_cluster_are_reached_in_their_stated_mode() {
 fn client_with_half_of_a_change_uses_the_right_mode_for_every_endpoint() {
     let mut random = StdRng::seed_from_u64(22);
     let mut some = || -> Vec<Endpoint> {
-        let one = |number: usize| {
+        let random_endpoint = |number: usize| {
             let address = format!("10.0.0.{number}");
             match random.random_range(0..4) {
                 0 => None,
@@ -357,35 +359,35 @@ fn client_with_half_of_a_change_uses_the_right_mode_for_every_endpoint() {
                 _ => Some(unknown(&address)),
             }
         };
-        (1..5).filter_map(one).collect()
+        (1..5).filter_map(random_endpoint).collect()
     };
     let takes_it = |endpoints: &[Endpoint]| -> BTreeMap<String, bool> {
         let mode = |one: &Endpoint| (one.address.to_string(), one.tls_mode == TlsMode::Istio);
         endpoints.iter().map(mode).collect()
     };
-    let known = |endpoints: &[Endpoint]| endpoints.iter().any(|one| one.pod == PodState::Known);
+    let has_pod = |endpoints: &[Endpoint]| endpoints.iter().any(|one| one.pod == PodState::Known);
     let mut mesh = MeshState::new(settings());
     let mut before = some();
-    mesh.apply(MeshEvent::Registry(says(before.clone())));
+    mesh.apply(MeshEvent::Registry(web_update(before.clone())));
     mesh.apply(MeshEvent::Complete);
-    let mut held = Given::to(&client(), &mesh.next_version().expect("a first version").0);
+    let mut previous = Given::to(&client(), &mesh.next_version().expect("a first version").0);
     let mut tried = 0;
     for _ in 0..300 {
         let now = some();
-        mesh.apply(MeshEvent::Registry(says(now.clone())));
+        mesh.apply(MeshEvent::Registry(web_update(now.clone())));
         let Some((context, changes)) = mesh.next_version() else { continue };
         let new = Given::to(&client(), &context);
         assert_eq!(by_mtls(&new.cluster, &new.assignment), takes_it(&now));
-        if known(&before) && known(&now) {
+        if has_pod(&before) && has_pod(&now) {
             tried += 1;
-            assert_eq!(by_mtls(&held.cluster, &new.assignment), takes_it(&now));
-            assert_eq!(by_mtls(&new.cluster, &held.assignment), takes_it(&before));
-            assert_eq!(held.cluster, new.cluster);
+            assert_eq!(by_mtls(&previous.cluster, &new.assignment), takes_it(&now));
+            assert_eq!(by_mtls(&new.cluster, &previous.assignment), takes_it(&before));
+            assert_eq!(previous.cluster, new.cluster);
             assert!(changes.services().is_empty(), "only the assignment changes");
-        } else if known(&before) != known(&now) {
+        } else if has_pod(&before) != has_pod(&now) {
             assert!(!changes.services().is_empty(), "upstream clusters change");
         }
-        (before, held) = (now, new);
+        (before, previous) = (now, new);
     }
     assert!(tried > 100, "{tried}");
 }
@@ -393,7 +395,7 @@ fn client_with_half_of_a_change_uses_the_right_mode_for_every_endpoint() {
 /// Returns the listener of a server in a mesh with these policies, each with a kind and a spec.
 fn served_under(server: &Proxy, policies: &[(&str, Value)]) -> Value {
     let mut mesh = MeshState::new(settings());
-    mesh.apply(MeshEvent::Registry(says(vec![endpoint("10.0.0.1")])));
+    mesh.apply(MeshEvent::Registry(web_update(vec![endpoint("10.0.0.1")])));
     let object = |(at, (kind, spec)): (usize, &(&str, Value))| {
         Arc::new(json!({
             "apiVersion": "security.istio.io/v1",
@@ -420,12 +422,12 @@ fn guards(listener: &Value) -> Vec<(String, String, Vec<String>)> {
     let filters = chain["filters"][0]["typed_config"]["http_filters"].as_array().expect("filters");
     let (last, guards) = filters.split_last().expect("a responding filter");
     assert_eq!(last["name"], "envoy.filters.http.router");
-    let guard = |one: &Value| {
+    let guard = |filter: &Value| {
         let text = |value: &Value| value.as_str().unwrap_or("ALLOW").to_owned();
-        let rules = &one["typed_config"]["rules"];
-        assert!(rules.is_object() && one["typed_config"]["shadow_rules"].is_null(), "{one}");
+        let rules = &filter["typed_config"]["rules"];
+        assert!(rules.is_object() && filter["typed_config"]["shadow_rules"].is_null(), "{filter}");
         let keys = rules["policies"].as_object().expect("rules").keys().cloned().collect();
-        let name = text(&one["name"]).replace("envoy.filters.http.rbac.", "");
+        let name = text(&filter["name"]).replace("envoy.filters.http.rbac.", "");
         (name, text(&rules["action"]), keys)
     };
     let found: Vec<_> = guards.iter().map(guard).collect();
@@ -436,8 +438,8 @@ fn guards(listener: &Value) -> Vec<(String, String, Vec<String>)> {
 
 #[test]
 fn server_follows_its_mtls_policy_and_never_accepts_forbidden_plain_text() {
-    let of_mesh = strait_model::testing::labels(&[("security.istio.io/tlsMode", "istio")]);
-    let labelled = |mtls| Proxy { labels: of_mesh.clone(), ..library(mtls) };
+    let mesh_labels = strait_model::testing::labels(&[("security.istio.io/tlsMode", "istio")]);
+    let labelled = |mtls| Proxy { labels: mesh_labels.clone(), ..library(mtls) };
     for (mode, server, mtls, expected) in [
         ("STRICT", library(true), true, vec!["identity"]),
         ("STRICT", labelled(true), true, vec!["identity"]),

@@ -50,7 +50,7 @@ enum TlsEnd {
 }
 
 impl Secrets {
-    pub(super) fn of(proxy: &Proxy) -> Self {
+    pub(super) fn for_proxy(proxy: &Proxy) -> Self {
         if let Some(files) = &proxy.sds {
             Self::Files(Arc::clone(files))
         } else if proxy.has_istio_agent() {
@@ -71,10 +71,13 @@ impl Secrets {
                 };
                 let own = if name == ROOTS_SECRET { &names.roots } else { &names.certificate };
                 let name = own.as_deref().unwrap_or(name);
-                return tls::SdsSecretConfig { name: name.into(), sds_config: Some(of_agent()) };
+                return tls::SdsSecretConfig {
+                    name: name.into(),
+                    sds_config: Some(agent_source()),
+                };
             }
-            Self::Files(files) if name == ROOTS_SECRET => Some(of_file(&files.roots)),
-            Self::Files(files) => Some(of_file(&files.certificate)),
+            Self::Files(files) if name == ROOTS_SECRET => Some(file_source(&files.roots)),
+            Self::Files(files) => Some(file_source(&files.certificate)),
         };
         tls::SdsSecretConfig { name: name.into(), sds_config: source }
     }
@@ -90,7 +93,7 @@ impl Secrets {
         tls::CommonTlsContext {
             tls_certificate_sds_secret_configs: vec![self.config(CERTIFICATE_SECRET, end)],
             validation_context_type: Some(checked(self.config(ROOTS_SECRET, end), peers)),
-            ..spoken(alpn, &MeshTls::default())
+            ..common_context(alpn, &MeshTls::default())
         }
     }
 
@@ -119,10 +122,11 @@ impl Secrets {
         &self,
         alpn: &[&str],
         trust_domains: &BTreeSet<&str>,
-        taken: &MeshTls,
+        defaults: &MeshTls,
     ) -> core::TransportSocket {
-        let mut common = self.common(TlsEnd::Server, alpn, anybody_of(trust_domains).collect());
-        common.tls_params = common.tls_params.map(|params| taking(params, taken));
+        let mut common =
+            self.common(TlsEnd::Server, alpn, domain_matchers(trust_domains).collect());
+        common.tls_params = common.tls_params.map(|params| taking(params, defaults));
         let context = tls::DownstreamTlsContext {
             common_tls_context: Some(common),
             require_client_certificate: Some(BoolValue { value: true }),
@@ -136,7 +140,7 @@ impl Secrets {
 pub(super) fn foreign(
     ForeignTls { server, roots, client, .. }: &ForeignTls,
     alpn: &[&str],
-    taken: &MeshTls,
+    defaults: &MeshTls,
 ) -> core::TransportSocket {
     let names = || named(&server.subject_alt_names);
     let own = client.iter().map(|own| match own {
@@ -150,7 +154,7 @@ pub(super) fn foreign(
     let common = tls::CommonTlsContext {
         tls_certificate_sds_secret_configs: own.map(from_stream).collect(),
         validation_context_type: roots.map(|roots| checked(from_stream(roots), names())),
-        ..spoken(alpn, taken)
+        ..common_context(alpn, defaults)
     };
     let context = tls::UpstreamTlsContext {
         common_tls_context: Some(common),
@@ -162,9 +166,9 @@ pub(super) fn foreign(
 
 /// Returns the transport socket of a workload's port that terminates TLS other than the mesh's
 /// mTLS.
-pub(super) fn of_ingress(
+pub(super) fn ingress_socket(
     SidecarTls { certificate, clients, names }: &SidecarTls,
-    taken: &MeshTls,
+    defaults: &MeshTls,
 ) -> core::TransportSocket {
     let own = from_stream(file_secret::certificate_name(certificate));
     let roots = clients.as_ref().map(|roots| from_stream(file_secret::roots_name(roots)));
@@ -173,7 +177,7 @@ pub(super) fn of_ingress(
         common_tls_context: Some(tls::CommonTlsContext {
             tls_certificate_sds_secret_configs: vec![own],
             validation_context_type: roots.map(|roots| checked(roots, named(names))),
-            ..spoken(&["h2", "http/1.1"], taken)
+            ..common_context(&["h2", "http/1.1"], defaults)
         }),
         ..Default::default()
     };
@@ -182,21 +186,21 @@ pub(super) fn of_ingress(
 
 /// Returns the transport socket of a Gateway's server. The router requests the certificates on its
 /// own stream. The mesh's defaults apply to unset fields.
-pub(super) fn of_server(server: &ServerTls, taken: &MeshTls) -> core::TransportSocket {
+pub(super) fn gateway_socket(server: &ServerTls, defaults: &MeshTls) -> core::TransportSocket {
     use tls::common_tls_context::{CombinedCertificateValidationContext, ValidationContextType};
     let secret = |name: String| tls::SdsSecretConfig { name, sds_config: Some(by_ads()) };
     let (oldest, newest) = server.versions;
     // A server that is limited to old versions is not changed.
-    let default = match (taken.newest_alone, newest) {
+    let default = match (defaults.newest_alone, newest) {
         (true, None | Some(TlsVersion::V1_3)) => TlsVersion::V1_3,
         _ => TlsVersion::V1_2,
     };
-    let ciphers = if server.ciphers.is_empty() { &*taken.ciphers } else { &*server.ciphers };
+    let ciphers = if server.ciphers.is_empty() { &*defaults.ciphers } else { &*server.ciphers };
     let params = tls::TlsParameters {
         tls_minimum_protocol_version: version(oldest.unwrap_or(default)),
         tls_maximum_protocol_version: newest.map_or(0, version),
         cipher_suites: ciphers.iter().map(ToString::to_string).collect(),
-        ecdh_curves: taken.curves.iter().map(ToString::to_string).collect(),
+        ecdh_curves: defaults.curves.iter().map(ToString::to_string).collect(),
         ..Default::default()
     };
     let roots = server.roots.as_ref().or_else(|| server.credentials.first());
@@ -205,14 +209,14 @@ pub(super) fn of_server(server: &ServerTls, taken: &MeshTls) -> core::TransportS
         let file = Some(server.roots_file.as_ref()?.to_string());
         Some(file_secret::roots_name(&RootFiles { file, revoked: None }))
     });
-    let asks = !matches!(server.clients, TlsClients::Anybody);
-    let validation = roots.filter(|_| asks).map(|roots| {
+    let verifies_clients = !matches!(server.clients, TlsClients::Any);
+    let validation = roots.filter(|_| verifies_clients).map(|roots| {
         let texts = |all: &[Arc<str>]| all.iter().map(ToString::to_string).collect();
         let own = tls::CertificateValidationContext {
             match_typed_subject_alt_names: server
                 .names
                 .iter()
-                .flat_map(|name| of_any_type(name))
+                .flat_map(|name| any_type_matchers(name))
                 .collect(),
             verify_certificate_spki: texts(&server.spki),
             verify_certificate_hash: texts(&server.hashes),
@@ -228,9 +232,9 @@ pub(super) fn of_server(server: &ServerTls, taken: &MeshTls) -> core::TransportS
             ..Default::default()
         })
     });
-    let of_secrets = server.credentials.iter().map(|name| resource_name(name));
-    let of_files = server.files.iter().map(file_secret::certificate_name);
-    let certificates = of_secrets.chain(of_files).map(secret);
+    let secret_names = server.credentials.iter().map(|name| resource_name(name));
+    let file_names = server.files.iter().map(file_secret::certificate_name);
+    let certificates = secret_names.chain(file_names).map(secret);
     let context = tls::DownstreamTlsContext {
         common_tls_context: Some(tls::CommonTlsContext {
             tls_params: Some(params),
@@ -240,7 +244,7 @@ pub(super) fn of_server(server: &ServerTls, taken: &MeshTls) -> core::TransportS
             ..Default::default()
         }),
         require_client_certificate: Some(BoolValue {
-            value: matches!(server.clients, TlsClients::Known | TlsClients::Mesh),
+            value: matches!(server.clients, TlsClients::RequiredCertificate | TlsClients::Mesh),
         }),
         ..Default::default()
     };
@@ -248,21 +252,21 @@ pub(super) fn of_server(server: &ServerTls, taken: &MeshTls) -> core::TransportS
 }
 
 /// Applies the accepted versions and ciphers to TLS parameters.
-fn taking(params: tls::TlsParameters, taken: &MeshTls) -> tls::TlsParameters {
-    let oldest = match taken.newest_alone {
+fn taking(params: tls::TlsParameters, defaults: &MeshTls) -> tls::TlsParameters {
+    let oldest = match defaults.newest_alone {
         true => version(TlsVersion::V1_3),
         false => params.tls_minimum_protocol_version,
     };
     tls::TlsParameters {
         tls_minimum_protocol_version: oldest,
-        cipher_suites: taken.ciphers.iter().map(ToString::to_string).collect(),
-        ecdh_curves: taken.curves.iter().map(ToString::to_string).collect(),
+        cipher_suites: defaults.ciphers.iter().map(ToString::to_string).collect(),
+        ecdh_curves: defaults.curves.iter().map(ToString::to_string).collect(),
         ..params
     }
 }
 
 /// Returns the TLS versions and application protocols.
-fn spoken(alpn: &[&str], taken: &MeshTls) -> tls::CommonTlsContext {
+fn common_context(alpn: &[&str], defaults: &MeshTls) -> tls::CommonTlsContext {
     use tls::tls_parameters::TlsProtocol;
     let params = tls::TlsParameters {
         tls_minimum_protocol_version: TlsProtocol::TlSv12.into(),
@@ -270,7 +274,7 @@ fn spoken(alpn: &[&str], taken: &MeshTls) -> tls::CommonTlsContext {
         ..Default::default()
     };
     tls::CommonTlsContext {
-        tls_params: Some(taking(params, taken)),
+        tls_params: Some(taking(params, defaults)),
         alpn_protocols: alpn.iter().map(|&name| name.into()).collect(),
         ..Default::default()
     }
@@ -305,7 +309,7 @@ fn version(version: TlsVersion) -> i32 {
 }
 
 /// Returns matchers for a name of any type in a certificate.
-fn of_any_type(name: &str) -> impl Iterator<Item = tls::SubjectAltNameMatcher> {
+fn any_type_matchers(name: &str) -> impl Iterator<Item = tls::SubjectAltNameMatcher> {
     use tls::subject_alt_name_matcher::SanType;
     let types = [SanType::Dns, SanType::Uri, SanType::Email, SanType::IpAddress];
     let matcher = text(MatchPattern::Exact(name.into()));
@@ -342,7 +346,7 @@ fn by_ads() -> core::ConfigSource {
 }
 
 /// Returns a source of secrets on a stream to Istio's agent.
-fn of_agent() -> core::ConfigSource {
+fn agent_source() -> core::ConfigSource {
     use core::config_source::ConfigSourceSpecifier::ApiConfigSource;
     use core::grpc_service::{EnvoyGrpc, TargetSpecifier};
     let target = EnvoyGrpc { cluster_name: AGENT_CLUSTER.into(), ..Default::default() };
@@ -366,7 +370,7 @@ fn of_agent() -> core::ConfigSource {
 
 /// Returns a source of secrets in a file on the proxy's host. Envoy reads the file again when a
 /// file is moved into its directory.
-fn of_file(path: &str) -> core::ConfigSource {
+fn file_source(path: &str) -> core::ConfigSource {
     use core::config_source::ConfigSourceSpecifier::PathConfigSource;
     let folder = Path::new(path).parent().and_then(Path::to_str).unwrap_or("/");
     core::ConfigSource {
@@ -391,13 +395,13 @@ fn expected<'a>(
 ) -> std::vec::IntoIter<matcher::StringMatcher> {
     let mut peers: Vec<_> = accounts.map(|id| text(MatchPattern::Exact(id.into()))).collect();
     if peers.is_empty() {
-        peers.extend(everybody_of(trust_domains));
+        peers.extend(domain_patterns(trust_domains));
     }
     peers.into_iter()
 }
 
 /// Returns matchers for the certificate of a server with these accounts or trust domains.
-pub(super) fn of_accounts<'a>(
+pub(super) fn account_matchers<'a>(
     accounts: impl Iterator<Item = &'a str>,
     trust_domains: &BTreeSet<&str>,
 ) -> Vec<tls::SubjectAltNameMatcher> {
@@ -408,7 +412,7 @@ pub(super) fn of_accounts<'a>(
 pub(super) fn named(names: &[String]) -> Vec<tls::SubjectAltNameMatcher> {
     use tls::subject_alt_name_matcher::SanType;
     let matcher = |name: &String| {
-        let kind = match NameKind::of(name) {
+        let kind = match NameKind::from_text(name) {
             NameKind::Uri => SanType::Uri,
             NameKind::Address => SanType::IpAddress,
             NameKind::Dns => SanType::Dns,
@@ -420,13 +424,15 @@ pub(super) fn named(names: &[String]) -> Vec<tls::SubjectAltNameMatcher> {
 }
 
 /// Returns patterns for every identity of these trust domains.
-fn everybody_of(trust_domains: &BTreeSet<&str>) -> impl Iterator<Item = matcher::StringMatcher> {
+fn domain_patterns(trust_domains: &BTreeSet<&str>) -> impl Iterator<Item = matcher::StringMatcher> {
     trust_domains.iter().map(|domain| text(MatchPattern::Prefix(format!("spiffe://{domain}/"))))
 }
 
 /// Returns certificate matchers for every identity of these trust domains.
-fn anybody_of(trust_domains: &BTreeSet<&str>) -> impl Iterator<Item = tls::SubjectAltNameMatcher> {
-    everybody_of(trust_domains).map(uri)
+fn domain_matchers(
+    trust_domains: &BTreeSet<&str>,
+) -> impl Iterator<Item = tls::SubjectAltNameMatcher> {
+    domain_patterns(trust_domains).map(uri)
 }
 
 fn text(pattern: MatchPattern) -> matcher::StringMatcher {
@@ -512,10 +518,10 @@ pub(super) mod library {
 
 /// Returns the trust domains whose workloads may call a server of the mesh, sorted: the mesh's own
 /// domain, its aliases, and the domains of members.
-pub(super) fn trust_domains_of_clients(context: &PushContext) -> BTreeSet<&str> {
+pub(super) fn client_trust_domains(context: &PushContext) -> BTreeSet<&str> {
     let mesh = &context.mesh;
-    let of_members = context.clusters.trust_domains().into_values();
-    mesh.same_trust_domains(&mesh.trust_domain).chain(of_members).collect()
+    let member_domains = context.clusters.trust_domains().into_values();
+    mesh.same_trust_domains(&mesh.trust_domain).chain(member_domains).collect()
 }
 
 /// Returns a TLS transport socket with this context.

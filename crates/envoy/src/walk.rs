@@ -24,12 +24,12 @@ use prost::Message;
 use self::answer::{BEHIND, lost_object};
 pub use self::answer::{LostRule, RequestDestination, RequestWalk, RuleName};
 use self::bytes::ConnectionAtRouter;
-use self::connection::ConnectionOfWorkload;
-use self::fit::{ArrivingConnection, chain_of, domain_of, misfit, virtual_host_of};
+use self::connection::WorkloadConnection;
+use self::fit::{ArrivingConnection, accepting_chain, misfit, selected_domain, selected_host};
 pub use self::request::ProbedRequest;
 use super::ProxyConfig;
 use super::class::Class;
-use super::lds::{ConnectionRules, TrafficSettings, apart_name, normalization_of};
+use super::lds::{ConnectionRules, TrafficSettings, apart_name, path_normalization};
 use super::rds::{self, Contenders, RouteCaller};
 use strait_base::codes;
 use strait_mesh::aggregate::MergedService;
@@ -78,7 +78,7 @@ fn served<'a>(
         return None;
     }
     for (at, ((routed, rule), misfit)) in rules.iter().zip(misfits).enumerate() {
-        let name = RuleName::of(routed, &rule.place);
+        let name = RuleName::for_http_rule(routed, &rule.place);
         let reason = match (misfit, decided) {
             (None, Some(first)) if first == at => {
                 walk.rule = Some(name);
@@ -94,7 +94,7 @@ fn served<'a>(
 }
 
 /// The destination of a client's host name.
-struct MeantService<'a> {
+struct TargetService<'a> {
     address: Option<IpAddr>,
     service: Option<&'a MergedService>,
 }
@@ -116,17 +116,17 @@ impl ProxyConfig<'_> {
         let inbound = direction != RequestDirection::Out;
         let class = self.common().class(&self.view);
         let addresses = self.common().addresses(&class);
-        let meant = self.meant(request, &addresses);
+        let target = self.resolve_target(request, &addresses);
         let is_gateway = self.east_west_port.is_some();
         let all = self.listeners();
-        let held = || all.shared.resources().iter().chain(&all.own);
-        let named = |name: &str| held().find(|one| *one.name == *name);
+        let resources = || all.shared.resources().iter().chain(&all.own);
+        let named = |name: &str| resources().find(|one| *one.name == *name);
         if let Some(port) = request.by_proxy {
             let scope = self.context.traffic.scope(&class.namespace, &class.selection);
             let proxies = scope.proxies();
             if !proxies.contains_key(&port) {
                 let has = match proxies.keys().map(u16::to_string).collect::<Vec<_>>() {
-                    none if none.is_empty() => "no HTTP_PROXY listeners".to_owned(),
+                    ports if ports.is_empty() => "no HTTP_PROXY listeners".to_owned(),
                     ports => format!("HTTP_PROXY listeners on {}", ports.join(", ")),
                 };
                 walk.outcome = format!(
@@ -158,7 +158,7 @@ impl ProxyConfig<'_> {
                 named(&format!("{address}_{}", port.number))
             })
         } else if is_gateway {
-            held().next()
+            resources().next()
         } else if inbound {
             let served =
                 self.cache.served(self.context, &self.proxy.cluster, self.proxy.namespace());
@@ -169,7 +169,7 @@ impl ProxyConfig<'_> {
             named(apart.as_deref().unwrap_or("virtualInbound"))
         } else {
             let port = request.by_proxy.unwrap_or(request.port);
-            let own = meant.address.filter(|_| request.by_proxy.is_none());
+            let own = target.address.filter(|_| request.by_proxy.is_none());
             let own = own.map(|address| format!("{address}_{port}"));
             let scope = self.context.traffic.scope(&class.namespace, &class.selection);
             let placed = scope.addresses(self.proxy.interception).get(&port).copied();
@@ -181,36 +181,36 @@ impl ProxyConfig<'_> {
             let rest = || named("virtualOutbound").filter(|_| request.by_proxy.is_none());
             listener.or_else(rest)
         };
-        let settings = TrafficSettings::of(&self.context.mesh);
-        let of_workload = found.as_ref().and_then(|found| {
+        let settings = TrafficSettings::for_mesh(&self.context.mesh);
+        let workload_connection = found.as_ref().and_then(|found| {
             let service =
-                meant.service.filter(|_| self.proxy.kind == ProxyType::Sidecar && !inbound)?;
+                target.service.filter(|_| self.proxy.kind == ProxyType::Sidecar && !inbound)?;
             let mut ports = service.ports_in(&class.cluster);
             let rules =
                 ConnectionRules { context: self.context, class: &class, settings: &settings };
-            Some(ConnectionOfWorkload {
+            Some(WorkloadConnection {
                 rules,
                 host: service.hostname(),
                 port: ports.find(|port| port.number == request.port)?,
-                meant: meant.address,
+                destination: target.address,
                 address: found.name.rsplit_once('_')?.0.parse().ok()?,
                 server_name,
             })
         });
         let judge = |chain: Option<&str>, walk: &mut RequestWalk| {
             at_router.iter().for_each(|connection| connection.judged(chain, walk));
-            of_workload.iter().for_each(|connection| connection.judged(chain, walk));
+            workload_connection.iter().for_each(|connection| connection.judged(chain, walk));
         };
         let Some(found) = found else {
             judge(None, walk);
-            walk.outcome = self.unheard(request, own_port, ingress);
+            walk.outcome = self.refusal_reason(request, own_port, ingress);
             return;
         };
         walk.listener = Some(found.name.to_string());
         let is_east_west = is_gateway && ingress.is_none();
         let listener: listener::Listener = decoded(found);
         let mut connection = ArrivingConnection {
-            address: meant.address,
+            address: target.address,
             port: request.port,
             is_tls: request.is_tls || is_east_west,
             server_name: request.sni.as_deref().or(request.is_tls.then_some(&*request.host)),
@@ -229,7 +229,7 @@ impl ProxyConfig<'_> {
                 (connection.is_tls, connection.protocols) = (true, &["istio"]);
             }
         }
-        let Some(chain) = chain_of(&listener, &connection) else {
+        let Some(chain) = accepting_chain(&listener, &connection) else {
             judge(None, walk);
             walk.outcome = "no chain of the listener matches: the connection is closed".to_owned();
             return;
@@ -250,7 +250,7 @@ impl ProxyConfig<'_> {
         }
         let manager =
             hcm::HttpConnectionManager::decode(&*config.value).expect("it was written here");
-        let request = &request.seen_by(normalization_of(&manager));
+        let request = &request.normalized(path_normalization(&manager));
         use hcm::http_connection_manager::RouteSpecifier;
         let table = match manager.route_specifier {
             Some(RouteSpecifier::Rds(rds)) => {
@@ -268,7 +268,7 @@ impl ProxyConfig<'_> {
 
     /// Returns the reason why no listener accepts a request. `own` is the port on which the proxy
     /// itself would have to listen.
-    fn unheard(
+    fn refusal_reason(
         &self,
         request: &ProbedRequest,
         own: Option<u16>,
@@ -296,11 +296,11 @@ impl ProxyConfig<'_> {
     }
 
     /// Resolves a host like the workload's resolver.
-    fn meant<'a>(
+    fn resolve_target<'a>(
         &self,
         request: &ProbedRequest,
         addresses: &'a ListenAddresses,
-    ) -> MeantService<'a> {
+    ) -> TargetService<'a> {
         if let Ok(address) = request.host.parse::<IpAddr>() {
             let mut all = addresses.services.iter();
             let service = all.find(|(_, vips)| {
@@ -318,24 +318,24 @@ impl ProxyConfig<'_> {
                 fitting.max_by_key(|(length, _)| *length).map(|(_, service)| service)
             };
             let service = service.map(|(service, _)| &**service).or_else(in_range);
-            return MeantService { address: Some(address), service };
+            return TargetService { address: Some(address), service };
         }
         // A full name wins over short names, and these win over wildcards.
         let is_own = |host: &str| host.eq_ignore_ascii_case(&request.host);
         let is_called = |host: &str| rds::is_called(host, &self.proxy.dns_domain, &request.host);
-        let is_under = |host: &str| HostPattern::of_service(&host.into()).matches(&request.host);
+        let is_under = |host: &str| HostPattern::for_service(&host.into()).matches(&request.host);
         let find = |is: &dyn Fn(&str) -> bool| {
             addresses.services.iter().find(|(service, _)| is(service.hostname().as_str()))
         };
         let found = find(&is_own).or_else(|| find(&is_called)).or_else(|| find(&is_under));
         let Some((service, vips)) = found else {
-            return MeantService { address: None, service: None };
+            return TargetService { address: None, service: None };
         };
         // Proxies that resolve names with Strait's addresses know the addresses that Strait
         // allocated.
         let takes_given = self.proxy.takes_given_addresses;
-        let mut known = vips.iter().filter(|vip| takes_given || !is_given(&vip.address));
-        let vip = known.find(|vip| vip.has(request.port)).map(|vip| vip.address);
+        let mut usable = vips.iter().filter(|vip| takes_given || !is_given(&vip.address));
+        let vip = usable.find(|vip| vip.has(request.port)).map(|vip| vip.address);
         // For a service without an address, a client receives the addresses of the service's pods.
         let pod = || {
             let mut pods = service.endpoints_of_port(request.port);
@@ -344,7 +344,7 @@ impl ProxyConfig<'_> {
         };
         // The name of a service with address ranges resolves to an address within them.
         let ranged = || service.primary.ranges.first().map(IpNet::addr);
-        MeantService { address: vip.or_else(pod).or_else(ranged), service: Some(service) }
+        TargetService { address: vip.or_else(pod).or_else(ranged), service: Some(service) }
     }
 
     /// Reports how a raw TCP connection is forwarded.
@@ -359,8 +359,8 @@ impl ProxyConfig<'_> {
         };
         walk.destinations = self.destinations(clusters);
         walk.outcome = match &*walk.destinations {
-            [one] if one.cluster == super::cds::BLACK_HOLE => "the connection is closed",
-            [one] if one.cluster == super::cds::PASSTHROUGH => {
+            [only] if only.cluster == super::cds::BLACK_HOLE => "the connection is closed",
+            [only] if only.cluster == super::cds::PASSTHROUGH => {
                 "forwarded to the original destination without inspection"
             }
             all if all.iter().all(|one| !one.known) => {
@@ -383,7 +383,7 @@ impl ProxyConfig<'_> {
         addresses: &ListenAddresses,
         walk: &mut RequestWalk,
     ) {
-        let Some(host) = virtual_host_of(table, request.authority()) else {
+        let Some(host) = selected_host(table, request.authority()) else {
             walk.answer = Some(404);
             walk.outcome = format!("no virtual host matches {}", request.authority());
             return;
@@ -436,7 +436,7 @@ impl ProxyConfig<'_> {
         addresses: &ListenAddresses,
     ) -> Option<Contenders<'a>> {
         let (first, port) = virtual_host.name.rsplit_once(':')?;
-        let domain = domain_of(table, virtual_host, request.authority())?;
+        let domain = selected_domain(table, virtual_host, request.authority())?;
         // The domains of an HTTP proxy's routes include the port, except for port 80.
         let port = if rds::proxy_port(&table.name).is_some() { "80" } else { port };
         let (domain, port) = match domain.rsplit_once(':') {
@@ -467,15 +467,15 @@ impl ProxyConfig<'_> {
         let by_name = services().find(|(service, _)| is_called(service.hostname()));
         let found = by_name.or_else(|| {
             let mut services = services();
-            services.find(|(_, vips)| vips.iter().any(|vip| rds::is_domain_of(vip, domain)))
+            services.find(|(_, vips)| vips.iter().any(|vip| rds::is_address_domain(vip, domain)))
         });
         if let Some((service, _)) = found {
             return self.context.target(service.hostname(), &self.view.namespace).clone();
         }
         let ruled = Hostname::from(domain);
-        let pattern = HostPattern::of_service(&ruled);
+        let pattern = HostPattern::for_service(&ruled);
         let services = &self.context.traffic.virtual_services;
-        let is_ruled = services.of_pattern(&pattern, &self.view.namespace).next().is_some();
+        let is_ruled = services.for_pattern(&pattern, &self.view.namespace).next().is_some();
         if is_ruled { ruled } else { first.clone() }
     }
 
@@ -497,10 +497,10 @@ impl ProxyConfig<'_> {
             let mut reasons: BTreeMap<usize, Vec<String>> = BTreeMap::new();
             // If the numbers differ, rules and routes were not generated from the same input, and
             // nothing can be reported.
-            let is_known = all.places.len() == misfits.len();
+            let is_consistent = all.places.len() == misfits.len();
             for (at, (rule, misfit)) in all.places.iter().zip(misfits).enumerate() {
                 match (misfit, decided) {
-                    _ if !is_known => {}
+                    _ if !is_consistent => {}
                     (None, Some(first)) if first == at => found = Some(*rule),
                     (None, _) => reasons.entry(*rule).or_default().push(BEHIND.to_owned()),
                     (Some(reason), first) if first.is_none_or(|first| at < first) => {
@@ -518,11 +518,12 @@ impl ProxyConfig<'_> {
             }
             if let Some(found) = found {
                 reasons.remove(&found);
-                walk.rule = rules.get(found).map(|rule| RuleName::of(winner, &rule.place));
+                walk.rule =
+                    rules.get(found).map(|rule| RuleName::for_http_rule(winner, &rule.place));
             }
             walk.lost.extend(reasons.into_iter().filter_map(|(at, mut reasons)| {
                 reasons.dedup();
-                let rule = RuleName::of(winner, &rules.get(at)?.place);
+                let rule = RuleName::for_http_rule(winner, &rules.get(at)?.place);
                 Some(LostRule { rule, reason: reasons.join("; or: ") })
             }));
         }
@@ -539,8 +540,8 @@ impl ProxyConfig<'_> {
                 let clusters = match &action.cluster_specifier {
                     Some(ClusterSpecifier::Cluster(name)) => vec![(name.clone(), 1)],
                     Some(ClusterSpecifier::WeightedClusters(all)) => {
-                        let weight = |one: &route::weighted_cluster::ClusterWeight| {
-                            one.weight.map_or(0, |weight| weight.value)
+                        let weight = |cluster: &route::weighted_cluster::ClusterWeight| {
+                            cluster.weight.map_or(0, |weight| weight.value)
                         };
                         all.clusters.iter().map(|one| (one.name.clone(), weight(one))).collect()
                     }
@@ -576,20 +577,22 @@ impl ProxyConfig<'_> {
         let Some(route::route::Action::Route(action)) = &route.action else { return None };
         // The mesh's default applies to requests to services, not to unknown destinations or
         // inbound requests.
-        let leads_out = || match &action.cluster_specifier {
+        let is_outbound = || match &action.cluster_specifier {
             Some(route::route_action::ClusterSpecifier::Cluster(name)) => {
                 OutboundName::parts(name).is_some()
             }
             _ => false,
         };
-        let said = match rule {
+        let reason = match rule {
             Some(rule) if rule.retries.is_some() => "as the rule says",
-            rule if self.context.mesh.retries.is_some() && (rule.is_some() || leads_out()) => {
+            rule if self.context.mesh.retries.is_some() && (rule.is_some() || is_outbound()) => {
                 "as the mesh config says"
             }
             _ => "by default",
         };
-        let Some(policy) = &action.retry_policy else { return Some(format!("no retries: {said}")) };
+        let Some(policy) = &action.retry_policy else {
+            return Some(format!("no retries: {reason}"));
+        };
         let times = match policy.num_retries.map_or(1, |times| times.value) {
             1 => "1 retry".to_owned(),
             times => format!("{times} retries"),
@@ -605,7 +608,7 @@ impl ProxyConfig<'_> {
             let limit = Duration::new(limit.seconds.unsigned_abs(), limit.nanos.unsigned_abs());
             format!(", {limit:?} for each try")
         });
-        Some(format!("up to {times} on {conditions}{statuses}{each}: {said}"))
+        Some(format!("up to {times} on {conditions}{statuses}{each}: {reason}"))
     }
 
     fn destinations(&self, clusters: Vec<(String, u32)>) -> Vec<RequestDestination> {
@@ -615,18 +618,18 @@ impl ProxyConfig<'_> {
             Some(library) => library.cluster(name),
             None => {
                 let all = all.as_ref()?;
-                let mut held = all.shared.resources().iter().chain(&all.own);
-                held.find(|one| *one.name == *name).cloned()
+                let mut resources = all.shared.resources().iter().chain(&all.own);
+                resources.find(|one| *one.name == *name).cloned()
             }
         };
-        let of = |(name, weight): (String, u32)| {
+        let destination = |(name, weight): (String, u32)| {
             let subset = OutboundName::parts(&name).map_or("", |parts| parts.2).to_owned();
             let upstream = find(&name).map(|one| decoded::<cluster::Cluster>(&one));
             let known = upstream.is_some();
             let endpoints = upstream.map_or(Some(0), |upstream| self.endpoints(&name, &upstream));
             RequestDestination { cluster: name, subset, weight, endpoints, known }
         };
-        clusters.into_iter().map(of).collect()
+        clusters.into_iter().map(destination).collect()
     }
 
     /// Returns the number of endpoints of an upstream cluster, or `None` if it forwards to the
@@ -639,9 +642,9 @@ impl ProxyConfig<'_> {
         match upstream.cluster_discovery_type {
             Some(ClusterDiscoveryType::Type(kind)) if kind == DiscoveryType::Eds as i32 => {
                 let eds = upstream.eds_cluster_config.as_ref();
-                let of = eds.map_or("", |eds| &eds.service_name);
-                let of = if of.is_empty() { name } else { of };
-                Some(count(&decoded(&self.assignment(of))))
+                let service_name = eds.map_or("", |eds| &eds.service_name);
+                let service_name = if service_name.is_empty() { name } else { service_name };
+                Some(count(&decoded(&self.assignment(service_name))))
             }
             Some(ClusterDiscoveryType::Type(kind)) if kind == DiscoveryType::OriginalDst as i32 => {
                 None

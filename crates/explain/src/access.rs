@@ -235,7 +235,7 @@ fn line(
         return VerdictLine { verdict, by, asks: Vec::new(), steps };
     }
     let by = decision.rule.unwrap_or_else(|| decision.reason.to_owned());
-    let asks = decision.asked.into_iter();
+    let asks = decision.queried_providers.into_iter();
     let asks = asks.map(|(provider, rule)| AskedProvider { provider: provider.to_string(), rule });
     VerdictLine { verdict: decision.verdict.as_str(), by, asks: asks.collect(), steps }
 }

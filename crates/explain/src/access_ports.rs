@@ -125,7 +125,7 @@ impl PolicyPorts<'_> {
             let namespace = proxy.namespace();
             let is_plain = !proxy.has_istio_agent() && !proxy.is_proxyless();
             is_plain && service.export_to.visible_to(namespace) && {
-                let host = HostPattern::of_service(&service.hostname);
+                let host = HostPattern::for_service(&service.hostname);
                 let selection: Selection = self.context.selection(proxy);
                 let scope = self.context.traffic.scope(namespace, &selection);
                 scope.includes(&host, &service.namespace)
@@ -194,7 +194,7 @@ impl PolicyPorts<'_> {
         let gateways = &self.context.traffic.gateways;
         let own = &self.policy.name.namespace;
         let of_mesh = own == self.context.access.root();
-        let mut servers = gateways.servers_of_bytes();
+        let mut servers = gateways.tcp_servers();
         servers.find_map(|(gateway, server)| {
             let known = self.context.workload_labels((!of_mesh).then_some(own));
             let connected = self.proxies.iter();

@@ -154,7 +154,7 @@ impl ScopeReader<'_> {
             .context
             .traffic
             .virtual_services
-            .of_host(&host, self.namespace)
+            .for_host(&host, self.namespace)
             .flatten()
             .map(|routed| routed.service.meta.namespace.clone())
             .collect();

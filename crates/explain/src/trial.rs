@@ -21,7 +21,7 @@ use strait_model::{
 };
 use strait_rules::access::{AccessIndex, AccessSettings, PolicyErrors, PolicyKind};
 use strait_rules::service_entry::EntryIndex;
-use strait_rules::traffic::kept_subsets::{KEPT_FOR, KeptSubsets};
+use strait_rules::traffic::kept_subsets::{KEPT_FOR, RetainedSubsets};
 use strait_rules::traffic::{
     EditionIndex, KindSettings, Reason, Traffic, TrafficIndex, TrafficObject,
 };
@@ -75,7 +75,7 @@ impl TriedMesh {
     /// now.
     pub fn kept_subsets(&self) -> Vec<([Arc<str>; 2], ConfigReason)> {
         let target = |host: &Hostname| self.before.aliases.target(host).clone();
-        let all = KeptSubsets::foreseen(&self.before.traffic, &self.then.traffic, target);
+        let all = RetainedSubsets::predict(&self.before.traffic, &self.then.traffic, target);
         let told = all.into_iter().flat_map(|(rule, subset, by)| {
             let text = format!(
                 "{subset} no longer exists, and VirtualService {by} still routes to it: proxies keep it for at most {} s, then requests to it \
@@ -113,7 +113,7 @@ impl ConfigTrials {
         let key = ObjectKey::of(object)?;
         let mut objects = reports.objects.clone();
         objects.insert(key.clone(), Arc::clone(object));
-        let is_policy = PolicyKind::of(&key).is_some();
+        let is_policy = PolicyKind::policy_name(&key).is_some();
         let (context, reports) = if is_policy {
             (self.with_policy(context, &reports.keys, &key, &objects), reports.clone())
         } else if is_entry(&key) {
@@ -157,7 +157,7 @@ impl ConfigTrials {
         objects: &Collection,
         editions: TriedEditions,
     ) -> (Arc<PushContext>, ConfigReports) {
-        let settings = KindSettings::of(&context.settings.domain, &context.mesh);
+        let settings = KindSettings::for_domain(&context.settings.domain, &context.mesh);
         // After a panic, the index may be incomplete, so it is rebuilt.
         let mut kept = self.traffic.lock().unwrap_or_else(|poisoned| {
             let mut kept = PoisonError::into_inner(poisoned);
@@ -210,8 +210,9 @@ impl ConfigTrials {
     ) -> TriedMesh {
         let (tried, reports_then) =
             self.with_traffic(context, reports, objects, TriedEditions::All);
-        let touches_access =
-            objects.differences(&reports.objects).any(|one| PolicyKind::of(one.key).is_some());
+        let touches_access = objects
+            .differences(&reports.objects)
+            .any(|one| PolicyKind::policy_name(one.key).is_some());
         let (before, then) = match touches_access {
             false => (Arc::clone(context), tried),
             true => {
@@ -253,7 +254,8 @@ impl ConfigTrials {
             DefaultVisibility::Mesh => config,
             DefaultVisibility::Namespace => config.private_by_default(),
         };
-        let mut index = TrafficIndex::new(KindSettings::of(&context.settings.domain, &config));
+        let mut index =
+            TrafficIndex::new(KindSettings::for_domain(&context.settings.domain, &config));
         index.apply(&target.traffic);
         let tried = PushContext {
             traffic: withholding(context, &index),
@@ -282,7 +284,7 @@ impl ConfigTrials {
         objects: &Collection,
     ) -> Arc<PushContext> {
         let is_rival = |other: &ObjectKey| {
-            let kind = PolicyKind::of(other).map(|name| name.kind);
+            let kind = PolicyKind::policy_name(other).map(|name| name.kind);
             kind == Some(PolicyKind::Peer) && other.namespace == key.namespace
         };
         let near = objects.iter().filter(|(other, _)| *other == key || is_rival(other));

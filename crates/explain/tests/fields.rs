@@ -283,7 +283,7 @@ impl Mesh {
             let update = RegistryUpdate { shard, epoch: Epoch(0), change };
             state.apply(MeshEvent::Entries(update, Arc::clone(entries.selections())));
         }
-        let mut traffic = TrafficIndex::new(KindSettings::of(DOMAIN, &self.config));
+        let mut traffic = TrafficIndex::new(KindSettings::for_domain(DOMAIN, &self.config));
         if let Some(update) = traffic.apply(objects) {
             state.apply(MeshEvent::Traffic(update));
         }
@@ -294,7 +294,7 @@ impl Mesh {
         for proxy in &self.proxies {
             let labels = context.labels_of(proxy);
             let of_pod =
-                proxy_configs::of_pod(traffic.reports(), &ROOT.into(), proxy.namespace(), labels);
+                proxy_configs::for_pod(traffic.reports(), &ROOT.into(), proxy.namespace(), labels);
             let _ = write!(others, "{of_pod:?}");
         }
         let reports = ConfigReports {

@@ -111,11 +111,11 @@ fn check(kind: &str, object: &Value) -> Result<(), Excess> {
 /// Returns the number of combinations of a match and a backend in the rules of a route.
 fn routes(object: &Value) -> usize {
     let rules = object.pointer("/spec/rules").and_then(Value::as_array);
-    let of = |rule: &Value| {
+    let combinations = |rule: &Value| {
         let count = |list| rule.get(list).and_then(Value::as_array).map_or(0, Vec::len).max(1);
         count("matches").saturating_mul(count("backendRefs"))
     };
-    rules.into_iter().flatten().map(of).fold(0, usize::saturating_add)
+    rules.into_iter().flatten().map(combinations).fold(0, usize::saturating_add)
 }
 
 struct EntryCounts<'a> {

@@ -49,7 +49,7 @@ impl ObjectBudget {
     }
 
     /// Returns this budget for the objects of a cluster.
-    pub(crate) fn of_cluster(&self, cluster: &ClusterId) -> Self {
+    pub(crate) fn for_cluster(&self, cluster: &ClusterId) -> Self {
         Self { cluster: Some(cluster.clone()), ..self.clone() }
     }
 

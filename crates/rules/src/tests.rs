@@ -218,16 +218,16 @@ fn object_over_its_cpu_budget_is_refused_and_its_last_valid_version_stays() {
 /// A meter that reports an exceeded budget after an object was read.
 #[derive(Debug, Default)]
 struct MergeMeter {
-    asked: AtomicU64,
+    queries: AtomicU64,
 }
 
 impl ObjectMeter for MergeMeter {
     fn begins(&self, _: &ObjectKey, _: Option<&ClusterId>) {
-        self.asked.store(0, Ordering::Relaxed);
+        self.queries.store(0, Ordering::Relaxed);
     }
 
     fn spent(&self) -> Duration {
-        Duration::from_secs(self.asked.fetch_add(1, Ordering::Relaxed))
+        Duration::from_secs(self.queries.fetch_add(1, Ordering::Relaxed))
     }
 }
 

@@ -52,7 +52,7 @@ pub(super) async fn follow(
         info!(%namespace, name, "using the CA in this Secret");
         let origin = origin(&namespace, name);
         let (held, seen) =
-            watch::channel(Arc::new(FollowedAuthority { origin, held: Ok(first), approved }));
+            watch::channel(Arc::new(FollowedAuthority { origin, content: Ok(first), approved }));
         tasks.spawn_restarting("estate's CA", INTERVAL, move || {
             keep(access.clone(), namespace.clone(), name, held.clone())
         });
@@ -84,7 +84,7 @@ async fn keep(
             }
         };
         held.send_if_modified(|held| {
-            let new = FollowedAuthority { origin: origin.clone(), held: new, approved };
+            let new = FollowedAuthority { origin: origin.clone(), content: new, approved };
             let differs = **held != new;
             if differs {
                 *held = Arc::new(new);
@@ -97,7 +97,7 @@ async fn keep(
 /// Returns the roots whose steps the operator has approved in the Secret.
 fn approved(secret: &KubeSecret) -> BTreeSet<RootFingerprint> {
     let text = secret.part(APPROVED).and_then(Result::ok).unwrap_or_default();
-    RootFingerprint::all_of(&String::from_utf8_lossy(&text))
+    RootFingerprint::parse_all(&String::from_utf8_lossy(&text))
 }
 
 fn origin(namespace: &str, name: &str) -> String {
@@ -132,8 +132,8 @@ fn authority(
     };
     let origin = origin(namespace, name);
     match name {
-        "cacerts" => AuthorityPem::of_parts(Path::new(&origin), part),
-        _ => AuthorityPem::of_parts(Path::new(&origin), own),
+        "cacerts" => AuthorityPem::read_parts(Path::new(&origin), part),
+        _ => AuthorityPem::read_parts(Path::new(&origin), own),
     }
 }
 

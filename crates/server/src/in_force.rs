@@ -91,7 +91,7 @@ impl ConfigurationInForce {
     /// objects from before the start.
     pub(super) fn new(rules: ReadingRules, live: MeshSettings, remembered: &Collection) -> Self {
         let live = rules.effective(live);
-        let kinds = KindSettings::of(&rules.domain, &live.config);
+        let kinds = KindSettings::for_domain(&rules.domain, &live.config);
         let root = live.config.root_namespace.as_str().into();
         let mut access = AccessIndex::new(AccessSettings { root, errors: rules.errors })
             .with_budget(rules.budget.clone());
@@ -219,7 +219,7 @@ impl ConfigurationInForce {
     pub(super) fn next_head(&self) -> Option<(Arc<ConfigurationSnapshot>, Vec<MeshEvent>)> {
         let held = self.held.as_ref().filter(|held| held.reason == HoldReason::Rollout)?;
         let (live, MeshSettings { config, networks, .. }) = (self.live(), self.live.clone());
-        let kinds = KindSettings::of(&self.rules.domain, &config);
+        let kinds = KindSettings::for_domain(&self.rules.domain, &config);
         let mut events = vec![
             MeshEvent::Configuration(Arc::clone(&live)),
             MeshEvent::MeshConfig(config),
@@ -240,7 +240,7 @@ impl ConfigurationInForce {
     /// Applies new stored mesh settings. Returns the events.
     pub(super) fn take_settings(&mut self, live: MeshSettings) -> Vec<MeshEvent> {
         self.live = self.rules.effective(live);
-        let kinds = KindSettings::of(&self.rules.domain, &self.live.config);
+        let kinds = KindSettings::for_domain(&self.rules.domain, &self.live.config);
         if let Some(held) = &mut self.held {
             held.traffic.set(kinds);
         }
@@ -260,7 +260,7 @@ impl ConfigurationInForce {
         };
         self.is_snapshot_stale = true;
         let MeshSettings { config, networks, .. } = self.settings.clone();
-        let kinds = KindSettings::of(&self.rules.domain, &config);
+        let kinds = KindSettings::for_domain(&self.rules.domain, &config);
         let mut events = vec![MeshEvent::MeshConfig(config), MeshEvent::MeshNetworks(networks)];
         events.extend(self.traffic.set(kinds).map(MeshEvent::Traffic));
         events

@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn added_and_removed_roots_are_entered() {
-        let root = |digit: &str| RootFingerprint::all_of(&digit.repeat(64));
+        let root = |digit: &str| RootFingerprint::parse_all(&digit.repeat(64));
         let mut journal = Journal::default();
         assert_eq!(journal.roots(root("a")), None);
         assert_eq!(journal.roots(root("a")), None);

@@ -351,7 +351,7 @@ fn pod_defaults(
         let Some(context) = context.borrow().clone() else { return PodDefaults::default() };
         let reports = Arc::clone(&reports.borrow());
         let root = Namespace::from(&*context.mesh.root_namespace);
-        let levels = proxy_configs::of_pod(&reports.traffic, &root, &namespace.into(), labels);
+        let levels = proxy_configs::for_pod(&reports.traffic, &root, &namespace.into(), labels);
         let mut defaults = PodDefaults::default();
         for level in levels {
             defaults.concurrency = defaults.concurrency.or(level.concurrency);

@@ -196,7 +196,7 @@ impl RootStore {
             Some((stored, version)) => (stored, Some(version)),
             None => (StoredRoots::default(), None),
         };
-        if !ledger.is_of_same_ca(&stored.records) {
+        if !ledger.has_same_ca(&stored.records) {
             return Err(self.fault(&"it belongs to a control plane with another CA"));
         }
         ledger.merge(&stored.records);

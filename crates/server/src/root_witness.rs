@@ -225,7 +225,8 @@ mod tests {
 
     #[test]
     fn replica_that_does_not_report_a_root_holds_it_back() {
-        let mut all = RootFingerprint::all_of(&format!("{}\n{}", "a".repeat(64), "b".repeat(64)));
+        let mut all =
+            RootFingerprint::parse_all(&format!("{}\n{}", "a".repeat(64), "b".repeat(64)));
         let new = all.pop_last().expect("two");
         let report = |given: Option<BTreeSet<_>>, lacks: Option<&str>| ReplicaReport {
             at: 0,

@@ -193,8 +193,11 @@ impl<'a> PolicyTrial<'a> {
             return Ok(());
         };
         let asks_more = |one: &AccessDecision, other: &AccessDecision| {
-            let asked = |provider: &Arc<str>| other.asked.iter().any(|(name, _)| name == provider);
-            one.verdict == AccessVerdict::Allow && !one.asked.iter().all(|(name, _)| asked(name))
+            let asked = |provider: &Arc<str>| {
+                other.queried_providers.iter().any(|(name, _)| name == provider)
+            };
+            one.verdict == AccessVerdict::Allow
+                && !one.queried_providers.iter().all(|(name, _)| asked(name))
         };
         self.outcome.newly_asked += usize::from(asks_more(&after, &before));
         self.outcome.no_longer_asked += usize::from(asks_more(&before, &after));
@@ -253,7 +256,8 @@ impl<'a> PolicyTrial<'a> {
         // Once with all unknown values deciding against the client, and once in its favor.
         let [strictest, loosest] =
             [true, false].map(|strict| decide(&as_known(&rules, strict), request));
-        let is_known = strictest.verdict == loosest.verdict && strictest.asked == loosest.asked;
+        let is_known = strictest.verdict == loosest.verdict
+            && strictest.queried_providers == loosest.queried_providers;
         is_known.then_some(strictest)
     }
 }

@@ -18,7 +18,7 @@ impl AdmittedStream {
     pub(super) fn change_sides(&mut self, shared: &ServerShared, session: &Session) -> bool {
         let mut has_moved = false;
         loop {
-            let head = shared.heads.of(&self.proxy);
+            let head = shared.heads.variant_for(&self.proxy);
             if is_same(self.side.as_ref(), head.as_ref()) {
                 return has_moved;
             }

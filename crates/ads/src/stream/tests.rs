@@ -76,7 +76,7 @@ fn stream_with(
         authority: Some(AuthorityFrom::Stored(files)),
         named: watch::channel(Arc::default()).1,
         clients: ClientCertificates::Optional,
-        evidence: RootEvidence::none(),
+        evidence: RootEvidence::empty(),
         members: Default::default(),
     };
     let tasks = Supervisor::new();
@@ -106,7 +106,7 @@ fn stream_with(
         drain: tokio_util::sync::CancellationToken::new(),
     });
     let (peer, address) = (Arc::new(peer), ([127, 0, 0, 1], 0).into());
-    let caller = Caller::of_certificate(Arc::clone(&peer), None);
+    let caller = Caller::from_certificate(Arc::clone(&peer), None);
     let line = ConnectionShared::new(address, Some(peer), None, 0);
     Stream::new(Arc::new(shared), Arc::new(line), caller, form)
 }

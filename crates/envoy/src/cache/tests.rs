@@ -15,15 +15,15 @@ use strait_xds::resource::{Resource, ResourceSource, ResourceType};
 /// Returns a mesh in which `web.shop` is public and each `db.NAMESPACE` is visible in its namespace
 /// only.
 fn mesh(namespaces: &[&str]) -> MeshState {
-    let mut word =
+    let mut update =
         shard("east", 1).network("n1").with(service("web.shop"), vec![endpoint("10.0.0.1")]);
     for namespace in namespaces {
         let own = service(&format!("db.{namespace}"))
             .with(|it| it.export_to = ExportTo::Namespaces(vec![(*namespace).into()]));
-        word = word.with(own, vec![endpoint("10.0.0.2")]);
+        update = update.with(own, vec![endpoint("10.0.0.2")]);
     }
     let mut mesh = MeshState::new(settings());
-    mesh.apply(MeshEvent::Registry(word.built()));
+    mesh.apply(MeshEvent::Registry(update.built()));
     mesh.apply(MeshEvent::Complete);
     mesh
 }
@@ -32,8 +32,8 @@ fn next(mesh: &mut MeshState) -> Arc<PushContext> {
     mesh.next_version().expect("a new version").0
 }
 
-fn hears(mesh: &mut MeshState, word: RegistryUpdate) -> Arc<PushContext> {
-    mesh.apply(MeshEvent::Registry(word));
+fn apply_update(mesh: &mut MeshState, update: RegistryUpdate) -> Arc<PushContext> {
+    mesh.apply(MeshEvent::Registry(update));
     next(mesh)
 }
 
@@ -49,12 +49,12 @@ fn gateway(namespace: &str) -> Proxy {
 
 /// The resources of a stream that subscribes to everything.
 #[derive(Debug)]
-struct Held {
+struct CachedResources {
     lists: Vec<Arc<SharedList>>,
     resources: Vec<Arc<Resource>>,
 }
 
-impl Held {
+impl CachedResources {
     fn is(&self, other: &Self) -> bool {
         let Self { lists, resources } = self;
         lists.len() == other.lists.len()
@@ -64,7 +64,7 @@ impl Held {
     }
 }
 
-fn held(context: &Arc<PushContext>, proxy: &Proxy, cache: &Cache) -> Held {
+fn receive(context: &Arc<PushContext>, proxy: &Proxy, cache: &Cache) -> CachedResources {
     let mut proxy_config = ProxyConfig::new(context, proxy, "n1".into(), cache);
     let assignments: Vec<_> = context
         .services
@@ -72,16 +72,16 @@ fn held(context: &Arc<PushContext>, proxy: &Proxy, cache: &Cache) -> Held {
         .map(|host| OutboundName::sidecar(host.clone(), 80).to_string())
         .filter_map(|name| proxy_config.one(ResourceType::Endpoint, &name))
         .collect();
-    let mut held = Held {
+    let mut received = CachedResources {
         lists: vec![proxy_config.all(ResourceType::Cluster).shared],
         resources: assignments,
     };
     if proxy.kind == ProxyType::Sidecar {
         let kinds = [ResourceType::Listener, ResourceType::NameTable];
-        held.lists.extend(kinds.map(|kind| proxy_config.all(kind).shared));
-        held.resources.extend(proxy_config.one(ResourceType::Route, "80"));
+        received.lists.extend(kinds.map(|kind| proxy_config.all(kind).shared));
+        received.resources.extend(proxy_config.one(ResourceType::Route, "80"));
     }
-    held
+    received
 }
 
 /// Returns the number of entries of each kind.
@@ -110,26 +110,26 @@ fn sweep_removes_unused_entries_and_keeps_used_ones() {
             OutboundName::parse(&format!("outbound|80||db.preview-{number}.svc.cluster.local"));
         gone.push(Arc::downgrade(&context.services[&host.expect("a name").hostname]));
         for proxy in [client, gateway].map(|proxy| proxy(&format!("preview-{number}"))) {
-            held(&context, &proxy, &cache);
+            receive(&context, &proxy, &cache);
         }
         for proxy in &stays {
-            held(&context, proxy, &cache);
+            receive(&context, proxy, &cache);
         }
-        let word = shard("east", 1).update().without(&format!("db.preview-{number}"));
-        let word =
-            word.with(service(&format!("db.preview-{}", number + 1)), vec![endpoint("10.0.0.3")]);
-        context = hears(&mut mesh, word.built());
+        let update = shard("east", 1).update().without(&format!("db.preview-{number}"));
+        let update =
+            update.with(service(&format!("db.preview-{}", number + 1)), vec![endpoint("10.0.0.3")]);
+        context = apply_update(&mut mesh, update.built());
     }
-    let before = stays.each_ref().map(|proxy| held(&context, proxy, &cache));
+    let before = stays.each_ref().map(|proxy| receive(&context, proxy, &cache));
     cache.sweep(&context);
 
     assert_eq!(gone.iter().filter(|gone| gone.strong_count() > 0).count(), 0);
     let fresh = Cache::default();
-    let _in_use = stays.each_ref().map(|proxy| held(&context, proxy, &fresh));
+    let _in_use = stays.each_ref().map(|proxy| receive(&context, proxy, &fresh));
     fresh.sweep(&context);
     assert_eq!(entries(&cache), entries(&fresh));
     for (proxy, before) in stays.iter().zip(&before) {
-        assert!(held(&context, proxy, &cache).is(before), "{}", proxy.id);
+        assert!(receive(&context, proxy, &cache).is(before), "{}", proxy.id);
     }
 }
 
@@ -137,18 +137,18 @@ fn sweep_removes_unused_entries_and_keeps_used_ones() {
 fn sweep_removes_entries_that_only_a_disconnected_client_used() {
     let context = next(&mut mesh(&[]));
     let cache = Cache::default();
-    let asks = |visible: &str| {
+    let request_as = |visible: &str| {
         let visible_networks = Some([NetworkId::from(visible)].into_iter().collect());
-        held(&context, &Proxy { visible_networks, ..client("shop") }, &cache)
+        receive(&context, &Proxy { visible_networks, ..client("shop") }, &cache)
     };
-    let stays = asks("stays");
+    let stays = request_as("stays");
     for number in 0..10 {
-        asks(&format!("invented-{number}"));
+        request_as(&format!("invented-{number}"));
     }
     assert_eq!(cache.assignments.entries.len(), 11);
     cache.sweep(&context);
     assert_eq!(cache.assignments.entries.len(), 1);
-    assert!(asks("stays").is(&stays));
+    assert!(request_as("stays").is(&stays));
 }
 
 #[test]
@@ -165,12 +165,13 @@ fn lists_that_streams_hold_stay_cached_beyond_the_limit() {
         clients.iter().map(list).collect()
     };
     for version in 0..3 {
-        let held = all(&context);
+        let lists = all(&context);
         let again = all(&context);
-        assert!(held.iter().zip(&again).all(|(a, b)| Arc::ptr_eq(a, b)), "version {version}");
+        assert!(lists.iter().zip(&again).all(|(a, b)| Arc::ptr_eq(a, b)), "version {version}");
         assert_eq!(cache.outbound.entries.len(), views);
-        let word = shard("east", 1).update().with(service(&format!("new-{version}.shop")), vec![]);
-        context = hears(&mut mesh, word.built());
+        let update =
+            shard("east", 1).update().with(service(&format!("new-{version}.shop")), vec![]);
+        context = apply_update(&mut mesh, update.built());
     }
 }
 
@@ -180,7 +181,7 @@ fn lists_that_no_stream_holds_are_limited() {
     let context = next(&mut mesh(&namespaces.iter().map(|name| &**name).collect::<Vec<_>>()));
     let cache = Cache::default();
     for namespace in &namespaces {
-        held(&context, &client(namespace), &cache);
+        receive(&context, &client(namespace), &cache);
         assert!(cache.outbound.entries.len() <= LISTS_MANY);
     }
 }
@@ -201,15 +202,15 @@ fn clients_cannot_add_keys_to_the_route_cache() {
         route(own, &format!("{host}:{}80", "0".repeat(zeros)));
     }
     assert_eq!(cache.routes.entries.len(), 0);
-    let kept = route(own, "80");
+    let cached = route(own, "80");
     for domain in ["cluster.local", "svc.cluster.local", "x.svc.cluster.local", "invented.local"] {
-        assert_eq!(route(domain, "80") == kept, domain == own, "{domain}");
+        assert_eq!(route(domain, "80") == cached, domain == own, "{domain}");
     }
     for number in 0..10 {
         route(&format!("shop.svc.invented-{number}"), "80");
     }
     assert_eq!(cache.routes.entries.len(), 2);
-    assert!(Arc::ptr_eq(&route(own, "80"), &kept));
+    assert!(Arc::ptr_eq(&route(own, "80"), &cached));
 }
 
 #[test]
@@ -232,26 +233,26 @@ fn proxies_in_a_domain_without_services_share_a_route() {
 fn claimed_gateways_are_cached_temporarily_and_without_claims_if_the_pod_is_known() {
     let pod = workload("known.shop", "10.0.0.9", &[("topology.istio.io/network", "n1")]);
     let mut mesh = mesh(&[]);
-    let context = hears(&mut mesh, shard("east", 1).update().pod(pod).built());
+    let context = apply_update(&mut mesh, shard("east", 1).update().pod(pod).built());
     let cache = Cache::default();
-    let asks = |name: &str| {
+    let port_for = |name: &str| {
         let WorkloadKey { namespace, .. } = gateway("shop").workload;
         let workload = WorkloadKey::new(namespace.as_str(), name);
         let proxy = Proxy { workload, ..gateway("shop") };
         cache.east_west_port(&context, &proxy)
     };
     for name in ["known", "invented-1", "invented-2"] {
-        assert_eq!(asks(name), Some(GATEWAY_PORT), "{name}");
+        assert_eq!(port_for(name), Some(GATEWAY_PORT), "{name}");
     }
-    let known = |entry: &RouterInputs| entry.workload.is_some();
+    let has_workload = |entry: &RouterInputs| entry.workload.is_some();
     let entries = &cache.east_west_ports.entries;
-    assert!(entries.iter().all(|entry| known(&entry.0) == entry.0.claimed.is_empty()));
+    assert!(entries.iter().all(|entry| has_workload(&entry.0) == entry.0.claimed.is_empty()));
     cache.sweep(&context);
     assert_eq!(entries.len(), 1);
-    assert!(entries.iter().all(|entry| known(&entry.0)));
+    assert!(entries.iter().all(|entry| has_workload(&entry.0)));
 
     for number in 0..3 * ROUTERS_MAX {
-        asks(&format!("invented-{number}"));
+        port_for(&format!("invented-{number}"));
         assert!(entries.len() <= ROUTERS_MAX);
     }
 }

@@ -13,7 +13,7 @@ struct DiscoveryField {
 }
 
 /// Returns whether an encoded cluster receives its endpoints by EDS.
-pub(crate) fn is_of_eds(cluster: &[u8]) -> bool {
+pub(crate) fn uses_eds(cluster: &[u8]) -> bool {
     let kind = DiscoveryField::decode(cluster).unwrap_or_default().kind;
     kind == cluster::cluster::DiscoveryType::Eds as i32
 }

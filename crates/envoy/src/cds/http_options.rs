@@ -37,8 +37,8 @@ pub(super) fn limited_options(
     let reads = protocol.is_http()
         || protocol == Protocol::Auto
         || matches!(policy.tls.as_deref(), Some(ClientTls::Foreign(_)));
-    let says_more = limits.is_some() || limits_http2 || names.is_some() || errors.is_some();
-    if reads && says_more {
+    let has_options = limits.is_some() || limits_http2 || names.is_some() || errors.is_some();
+    if reads && has_options {
         upstream_http(protocol, limits, http2, (names, errors))
     } else {
         protocol_options(protocol)

@@ -44,7 +44,7 @@ fn inbound(context: &PushContext, target: &InboundTarget<'_>, proxy: &Proxy) -> 
         lead_to(&mut cluster, &ingress.backend, proxy);
     }
     if let Some(pool) = &target.pool {
-        let policy = policy_of(pool);
+        let policy = pool_policy(pool);
         cluster.typed_extension_protocol_options = limited_options(protocol, &policy, None);
         policy::limit(&mut cluster, &policy, context.mesh.tcp_keepalive);
     }
@@ -64,7 +64,7 @@ fn inbound(context: &PushContext, target: &InboundTarget<'_>, proxy: &Proxy) -> 
 
 /// Returns a policy that contains only a connection pool. No other setting of a rule applies to
 /// connections to the workload.
-pub(crate) fn policy_of(pool: &Arc<PoolLimits>) -> ResolvedPolicy {
+pub(crate) fn pool_policy(pool: &Arc<PoolLimits>) -> ResolvedPolicy {
     ResolvedPolicy { connection_pool: Some(Arc::clone(pool)), ..ResolvedPolicy::default() }
 }
 

@@ -26,9 +26,9 @@ const AGGRESSION_EVEN_MILLI: u32 = 1000;
 /// HTTP/2; if it has no setting, the mesh decides (`upgrades`), for HTTP ports only. With
 /// `useClientProtocol` the client's protocol is used. Ports whose traffic is not parsed stay
 /// unchanged.
-pub(super) fn spoken(port: &Port, policy: &ResolvedPolicy, upgrades: bool) -> Port {
-    let none = PoolLimits::default();
-    let pool = policy.connection_pool.as_deref().unwrap_or(&none);
+pub(super) fn with_client_protocol(port: &Port, policy: &ResolvedPolicy, upgrades: bool) -> Port {
+    let no_limits = PoolLimits::default();
+    let pool = policy.connection_pool.as_deref().unwrap_or(&no_limits);
     let is_http = port.protocol.is_http();
     let reads = is_http || port.protocol == Protocol::Auto;
     let protocol = match pool.h2_upgrade.unwrap_or(upgrades && is_http) {
@@ -45,8 +45,8 @@ pub(super) fn http_limits(
     policy: &ResolvedPolicy,
     requests_max: Option<u32>,
 ) -> Option<core::HttpProtocolOptions> {
-    let none = PoolLimits::default();
-    let pool = policy.connection_pool.as_deref().unwrap_or(&none);
+    let no_limits = PoolLimits::default();
+    let pool = policy.connection_pool.as_deref().unwrap_or(&no_limits);
     let requests = pool.max_requests_per_connection.into_iter().chain(requests_max).min();
     let options = core::HttpProtocolOptions {
         idle_timeout: pool.http_idle_timeout.or(pool.tcp_idle_timeout).map(duration),
@@ -81,13 +81,13 @@ pub(super) fn errors(
     if statuses.is_empty() {
         return None;
     }
-    let any_of: Vec<_> = statuses.iter().map(u16::to_string).collect();
+    let codes: Vec<_> = statuses.iter().map(u16::to_string).collect();
     let status = route::HeaderMatcher {
         name: ":status".into(),
         header_match_specifier: Some(route::header_matcher::HeaderMatchSpecifier::StringMatch(
             matcher::StringMatcher {
                 match_pattern: Some(matcher::string_matcher::MatchPattern::SafeRegex(
-                    matcher::RegexMatcher { regex: any_of.join("|"), ..Default::default() },
+                    matcher::RegexMatcher { regex: codes.join("|"), ..Default::default() },
                 )),
                 ..Default::default()
             },
@@ -128,8 +128,8 @@ pub(super) fn announce_client(
     };
     let own = cluster.transport_socket.take().unwrap_or_else(&plain);
     cluster.transport_socket = Some(around(own));
-    for one in &mut cluster.transport_socket_matches {
-        one.transport_socket = one.transport_socket.take().map(around);
+    for socket in &mut cluster.transport_socket_matches {
+        socket.transport_socket = socket.transport_socket.take().map(around);
     }
 }
 

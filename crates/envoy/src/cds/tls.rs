@@ -20,16 +20,16 @@ pub(super) fn speak_to_strangers(
     cluster: &mut cluster::Cluster,
     tls: &ForeignTls,
     http2: bool,
-    taken: &MeshTls,
+    defaults: &MeshTls,
 ) {
     cluster.metadata = Some(alpn_stays());
-    cluster.transport_socket = Some(foreign(tls, if http2 { &["h2"] } else { &[] }, taken));
+    cluster.transport_socket = Some(foreign(tls, if http2 { &["h2"] } else { &[] }, defaults));
 }
 
 /// Returns the policy with the `subjectAltNames` of the ServiceEntry, if the service is outside the
 /// mesh and the TLS settings of the policy name none (Istio, `ServiceEntry.subjectAltNames`,
 /// `ClientTLSSettings.subjectAltNames`).
-pub(super) fn with_names_of_entry(
+pub(super) fn with_entry_names(
     mut policy: ResolvedPolicy,
     service: &MergedService,
 ) -> ResolvedPolicy {

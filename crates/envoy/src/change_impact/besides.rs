@@ -13,7 +13,7 @@ use strait_rules::traffic::telemetry::CallEnd;
 impl SnapshotDiff<'_> {
     /// Returns whether access logs, tracing or metrics change for proxies of a namespace at any of
     /// these ends of calls. `selections` are the selectors that match the proxies before and after.
-    pub(super) fn is_logged_otherwise(
+    pub(super) fn telemetry_differs(
         &self,
         namespace: &Namespace,
         selections: [&Selection; 2],
@@ -21,15 +21,15 @@ impl SnapshotDiff<'_> {
     ) -> bool {
         let [before, now] = self.whole;
         let logs = |context: &PushContext, selection, end| {
-            let (telemetries, of) = (&context.traffic.telemetries, (namespace, selection));
-            let logs = telemetries.logs(&context.mesh, of, end);
-            (logs, telemetries.tracing(&context.mesh, of, end))
+            let (telemetries, proxies) = (&context.traffic.telemetries, (namespace, selection));
+            let logs = telemetries.logs(&context.mesh, proxies, end);
+            (logs, telemetries.tracing(&context.mesh, proxies, end))
         };
         // Gateways are servers for logs, but clients for metrics.
         let metrics = |context: &PushContext, selection| {
-            let of = (namespace, selection);
+            let proxies = (namespace, selection);
             [CallEnd::Client, CallEnd::Server]
-                .map(|end| context.traffic.telemetries.metrics(of, end))
+                .map(|end| context.traffic.telemetries.metrics(proxies, end))
         };
         let [then, since] = selections;
         !self.same_telemetries(namespace)
@@ -39,7 +39,7 @@ impl SnapshotDiff<'_> {
 
     /// Returns whether user filters change for proxies of a namespace at any of these places.
     /// `selections` are the selectors that match the proxies before and after.
-    pub(super) fn is_filtered_otherwise(
+    pub(super) fn filters_differ(
         &self,
         namespace: &Namespace,
         selections: [&Selection; 2],
@@ -54,52 +54,52 @@ impl SnapshotDiff<'_> {
     }
 
     /// Returns whether the user filters of a proxy change. Libraries have none.
-    pub(super) fn filters_otherwise(&self, proxy: &Proxy) -> bool {
+    pub(super) fn proxy_filters_differ(&self, proxy: &Proxy) -> bool {
         let selections = self.whole.map(|context| context.selection(proxy));
-        let places = PatchPlace::of(proxy);
-        self.is_filtered_otherwise(proxy.namespace(), selections.each_ref(), places)
+        let places = PatchPlace::for_proxy(proxy);
+        self.filters_differ(proxy.namespace(), selections.each_ref(), places)
     }
 
     /// Returns whether the services that a proxy's user filters query, or the clusters that they
     /// add, change.
-    pub(super) fn asks_otherwise(&self, proxy: &Proxy) -> bool {
+    pub(super) fn filter_upstreams_differ(&self, proxy: &Proxy) -> bool {
         let [before, now] = self.whole;
         let selections = self.whole.map(|context| context.selection(proxy));
         let [before, now] = [before, now].map(|context| &context.traffic.envoy_filters);
         let [then, since] = &selections;
-        before.asked_by(proxy, then) != now.asked_by(proxy, since)
-            || before.clusters_of(proxy, then) != now.clusters_of(proxy, since)
+        before.upstreams_queried_by(proxy, then) != now.upstreams_queried_by(proxy, since)
+            || before.clusters_for(proxy, then) != now.clusters_for(proxy, since)
     }
 
     /// Returns the changed services that policies of a proxy's workload use as authorization
     /// providers, whatever its Sidecars select.
-    pub(super) fn asked_by(&self, proxy: &Proxy) -> BTreeSet<Hostname> {
+    pub(super) fn queried_providers(&self, proxy: &Proxy) -> BTreeSet<Hostname> {
         if self.providers.is_empty() || self.is_behind_ports {
             return BTreeSet::new();
         }
         let access = self.whole[1].access_of(proxy);
-        let asked = access.providers().into_iter();
-        asked.filter_map(|name| self.providers.get(name).cloned()).collect()
+        let queried = access.providers().into_iter();
+        queried.filter_map(|name| self.providers.get(name).cloned()).collect()
     }
 
     /// Returns the changed services that a proxy's user filters query.
-    pub(super) fn asked_by_filters(&self, proxy: &Proxy) -> BTreeSet<Hostname> {
+    pub(super) fn queried_by_filters(&self, proxy: &Proxy) -> BTreeSet<Hostname> {
         if self.is_behind_ports {
             return BTreeSet::new();
         }
         let now = self.whole[1];
-        let asked = now.traffic.envoy_filters.asked_by(proxy, &now.selection(proxy));
-        let hosts = asked.into_iter().filter_map(|to| Some(&to.service.as_ref()?.0));
+        let queried = now.traffic.envoy_filters.upstreams_queried_by(proxy, &now.selection(proxy));
+        let hosts = queried.into_iter().filter_map(|to| Some(&to.service.as_ref()?.0));
         hosts.filter(|host| self.hosts.contains(*host)).cloned().collect()
     }
 
     /// Returns whether the access logs or tracing of a proxy change. Libraries write none.
-    pub(super) fn logs_otherwise(&self, proxy: &Proxy) -> bool {
+    pub(super) fn proxy_telemetry_differs(&self, proxy: &Proxy) -> bool {
         if self.same_telemetries(proxy.namespace()) {
             return false;
         }
         let selections = self.whole.map(|context| context.selection(proxy));
-        self.is_logged_otherwise(proxy.namespace(), selections.each_ref(), spans::ends(proxy))
+        self.telemetry_differs(proxy.namespace(), selections.each_ref(), spans::ends(proxy))
     }
 
     /// Returns the changed services that receive a proxy's spans from any of these ends of calls.
@@ -134,13 +134,13 @@ impl SnapshotDiff<'_> {
 
     /// Returns whether the upstream clusters for a proxy's spans may change. A sidecar without a
     /// Sidecar object has the clusters of all visible services anyway.
-    pub(super) fn reports_otherwise(&self, proxy: &Proxy) -> bool {
+    pub(super) fn span_clusters_differ(&self, proxy: &Proxy) -> bool {
         if self.same_telemetries(proxy.namespace()) {
             return false;
         }
         let clusters = |context: &PushContext| {
             let selection = context.selection(proxy);
-            let reports = SpanReport::of_proxy(context, proxy, &selection);
+            let reports = SpanReport::for_proxy(context, proxy, &selection);
             let clusters: BTreeSet<String> = reports.iter().map(|one| one.cluster()).collect();
             let scope = context.traffic.scope(proxy.namespace(), &selection);
             let has_all = proxy.kind == ProxyType::Sidecar && scope.sidecar().is_none();

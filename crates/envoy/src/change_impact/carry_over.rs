@@ -2,7 +2,7 @@
 
 use super::snapshot_diff::SnapshotDiff;
 use crate::cache::{Cache, Span};
-use crate::class::class_of;
+use crate::class::class_for;
 
 impl Cache {
     /// Extends the entries of version `before` to version `now` if `diff` finds no difference.
@@ -11,7 +11,7 @@ impl Cache {
         self.outbound.carry_over(step, |(view, form)| diff.same_outbound(view, form));
         self.listeners.carry_over(step, |(class, form)| diff.same_listeners(class, *form));
         self.pods.carry_over(step, |(view, form)| {
-            diff.same_listeners(&class_of(view), *form) && diff.other_pods(view, *form).is_empty()
+            diff.same_listeners(&class_for(view), *form) && diff.other_pods(view, *form).is_empty()
         });
         self.routes.carry_over(step, |(class, namespace, name)| {
             diff.same_route(class, namespace.as_ref(), name)

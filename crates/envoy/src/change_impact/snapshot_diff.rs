@@ -48,14 +48,14 @@ pub(super) struct SnapshotDiff<'a> {
     pub(super) rules: RuleDifference,
     /// The services of authorization providers and tracing providers, by the provider's name.
     pub(super) providers: HashMap<Arc<str>, Hostname>,
-    pub(super) answers: RefCell<KnownAnswers>,
+    pub(super) answers: RefCell<CachedAnswers>,
     /// Caches for gRPC libraries, one for each version.
     by_name: OnceCell<[Cache; 2]>,
 }
 
 /// Results of previous comparisons.
 #[derive(Default)]
-pub(super) struct KnownAnswers {
+pub(super) struct CachedAnswers {
     listeners: HashMap<(Class, ListenerFormat), bool>,
     pods: HashMap<(ViewKey, ListenerFormat), Arc<[IpAddr]>>,
     serves: HashMap<(ClusterId, Namespace), bool>,
@@ -144,7 +144,7 @@ impl<'a> SnapshotDiff<'a> {
             by_namespace,
             is_behind_ports,
             rules: RuleDifference::of(versions, hosts),
-            excerpts: [(before, cache.beside()), (now, cache.ahead())],
+            excerpts: [(before, cache.sharing_listeners()), (now, cache.ahead())],
             routes,
             providers: {
                 let among = whole[1].providers_among(|host| hosts.contains(&Hostname::from(host)));
@@ -168,18 +168,19 @@ impl<'a> SnapshotDiff<'a> {
         if self.is_behind_ports {
             return true;
         }
-        let [before, now] = self.excerpts.each_ref().map(|(context, _)| Scopes::of(context));
+        let [before, now] =
+            self.excerpts.each_ref().map(|(context, _)| Scopes::from_context(context));
         before == now
     }
 
     /// Returns the relevant parts of views for lists of upstream clusters, before and after. All
     /// services are visited again only if the changed services may make a difference.
     pub(super) fn scopes(&self) -> [Scopes; 2] {
-        let of = |context| SharedResources { context, cache: self.cache }.scopes();
+        let scopes = |context| SharedResources { context, cache: self.cache }.scopes();
         let [before, now] = self.whole;
-        let old = of(before);
+        let old = scopes(before);
         self.cache.scopes.carry_over(self.step(), |()| self.same_scopes());
-        [old, of(now)]
+        [old, scopes(now)]
     }
 
     /// Returns whether the node and the locality of a proxy affect its resources.
@@ -211,7 +212,7 @@ impl<'a> SnapshotDiff<'a> {
     }
 
     /// Returns whether proxies of a namespace are affected in their routes at most.
-    fn is_seen_by_routes_alone(&self, namespace: &Namespace) -> bool {
+    fn affects_only_routes(&self, namespace: &Namespace) -> bool {
         self.is_behind_ports
             || self.rules.changes_only_requests
             || self.rules.is_unaffected(namespace)
@@ -221,7 +222,7 @@ impl<'a> SnapshotDiff<'a> {
         if self.is_rescoped(&view.namespace) {
             return false;
         }
-        if self.is_seen_by_routes_alone(&view.namespace) {
+        if self.affects_only_routes(&view.namespace) {
             return true;
         }
         let [before, now] = self.both().map(|common| common.outbound(view, form));
@@ -232,13 +233,13 @@ impl<'a> SnapshotDiff<'a> {
     pub(super) fn same_listeners(&self, class: &Class, form: ListenerFormat) -> bool {
         let selections = [&class.selection; 2];
         if self.is_rescoped(&class.namespace)
-            || self.is_logged_otherwise(&class.namespace, selections, &[CallEnd::Client])
-            || self.is_filtered_otherwise(&class.namespace, selections, &[PatchPlace::Outbound])
+            || self.telemetry_differs(&class.namespace, selections, &[CallEnd::Client])
+            || self.filters_differ(&class.namespace, selections, &[PatchPlace::Outbound])
             || self.is_traced_by(&class.namespace, &class.selection)
         {
             return false;
         }
-        if self.is_seen_by_routes_alone(&class.namespace) {
+        if self.affects_only_routes(&class.namespace) {
             return true;
         }
         let key = (self.class(class), form);
@@ -298,8 +299,8 @@ impl<'a> SnapshotDiff<'a> {
             let was = SubsetFilter::new(old_rules, rules[0], old, name);
             let is = SubsetFilter::new(new_rules, rules[1], new, name);
             ports.iter().all(|port| {
-                let was = was.map(|of| eds::assigned(before, then, "", *port, old, of));
-                was == is.map(|of| eds::assigned(now, view, "", *port, new, of))
+                let was = was.map(|filter| eds::assigned(before, then, "", *port, old, filter));
+                was == is.map(|filter| eds::assigned(now, view, "", *port, new, filter))
             })
         });
         self.answers.borrow_mut().assignments.insert(key, same);
@@ -308,7 +309,7 @@ impl<'a> SnapshotDiff<'a> {
 
     /// Returns the addresses of pods whose listeners differ.
     pub(super) fn other_pods(&self, view: &ViewKey, form: ListenerFormat) -> Arc<[IpAddr]> {
-        if self.is_seen_by_routes_alone(&view.namespace) {
+        if self.affects_only_routes(&view.namespace) {
             return Arc::default();
         }
         let key = (self.projected(view), form);
@@ -402,15 +403,17 @@ impl<'a> SnapshotDiff<'a> {
     ///
     /// The comparison uses the entire mesh: libraries request resources by name, and a route
     /// depends on its destinations.
-    pub(super) fn by_name(&self, view: &ViewKey, seen: &mut AffectedResources) {
-        let caches = self.by_name.get_or_init(|| [self.cache.beside(), self.cache.beside()]);
+    pub(super) fn by_name(&self, view: &ViewKey, affected: &mut AffectedResources) {
+        let caches = self
+            .by_name
+            .get_or_init(|| [self.cache.sharing_listeners(), self.cache.sharing_listeners()]);
         let at = |version: usize| LibraryConfig {
             context: self.whole[version],
             view,
             cache: &caches[version],
         };
         let (before, now) = (at(0), at(1));
-        for host in self.led_to_hosts(&view.namespace) {
+        for host in self.hosts_routing_to_changes(&view.namespace) {
             let services =
                 [&before, &now].map(|one| one.context.service(host.as_str(), &view.namespace));
             let own = services.into_iter().flatten().flat_map(|service| {
@@ -428,22 +431,22 @@ impl<'a> SnapshotDiff<'a> {
                     before.cluster(&name) != now.cluster(&name)
                 };
                 if subsets.iter().any(differs) {
-                    seen.lists.add(Wildcard::Clusters);
+                    affected.lists.add(Wildcard::Clusters);
                 }
                 let name = all.to_string();
                 let [old, new] = [&before, &now].map(|one| one.route(&name));
                 if old.is_some() != new.is_some() {
-                    seen.lists.add(Wildcard::Listeners);
+                    affected.lists.add(Wildcard::Listeners);
                 }
                 if old != new {
-                    seen.routes.insert(name.into());
+                    affected.routes.insert(name.into());
                 }
             }
         }
     }
 
     /// Returns the changed services, and the hosts whose rules route to a changed service.
-    fn led_to_hosts(&self, namespace: &Namespace) -> BTreeSet<Hostname> {
+    fn hosts_routing_to_changes(&self, namespace: &Namespace) -> BTreeSet<Hostname> {
         let mut all = self.hosts.clone();
         for context in self.whole {
             let names = self.hosts.iter().flat_map(|host| context.aliases.names_of(host));
@@ -454,8 +457,9 @@ impl<'a> SnapshotDiff<'a> {
                         pattern => {
                             let services = context.services_of(namespace);
                             let hosts = services.map(|service| service.hostname());
-                            let under =
-                                |host: &&Hostname| pattern.contains(&HostPattern::of_service(host));
+                            let under = |host: &&Hostname| {
+                                pattern.contains(&HostPattern::for_service(host))
+                            };
                             all.extend(hosts.filter(under).cloned());
                         }
                     }
@@ -469,7 +473,7 @@ impl<'a> SnapshotDiff<'a> {
         if self.is_rescoped(&view.namespace) {
             return false;
         }
-        if self.is_seen_by_routes_alone(&view.namespace) {
+        if self.affects_only_routes(&view.namespace) {
             return true;
         }
         let [before, now] = self.both().map(|common| common.names(view, given));
@@ -507,8 +511,8 @@ impl<'a> SnapshotDiff<'a> {
             };
             let (old, new) = (own(before), own(now));
             let rule = |context, services: &[&Arc<Service>]| {
-                let one = services.first()?;
-                rule_at_workloads(context, namespace, (&one.hostname, &one.namespace))
+                let service = services.first()?;
+                rule_at_workloads(context, namespace, (&service.hostname, &service.namespace))
             };
             // For a service without a selector, its endpoints determine which pods serve it.
             old != new
@@ -532,7 +536,7 @@ impl<'a> SnapshotDiff<'a> {
 
     /// Returns whether the configuration of a router may have changed: its Gateways, the rules that
     /// are bound to them, a service to which these route, or the router's own Service.
-    pub(super) fn may_take_in_otherwise(&self, proxy: &Proxy) -> bool {
+    pub(super) fn router_may_differ(&self, proxy: &Proxy) -> bool {
         let [before, now] = self.whole;
         let [old, new] = self.whole.map(|context| {
             let selecting = context.gateways_of(proxy);

@@ -18,9 +18,9 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
 use super::*;
-use crate::class::{Class, class_of};
+use crate::class::{Class, class_for};
 use crate::common::SharedResources;
-use crate::{HeldRoutes, ProxyConfig, nds, rds};
+use crate::{ProxyConfig, RetainedRoutes, nds, rds};
 use strait_base::testing::rounds;
 use strait_mesh::push::context::FixedSettings;
 use strait_mesh::push::event_loop::{MeshEvent, MeshState};
@@ -84,11 +84,11 @@ fn ports(random: &mut StdRng) -> Vec<Port> {
     for _ in 0..random.random_range(1..4) {
         let (name, number) = pick(random, &all);
         if !ports.iter().any(|one| one.number == number) {
-            let mut one = port(name, number, pick(random, &[8080, 8081]));
+            let mut added = port(name, number, pick(random, &[8080, 8081]));
             if random.random_ratio(1, 6) {
-                one.target = TargetPort::Name("web".into());
+                added.target = TargetPort::Name("web".into());
             }
-            ports.push(one);
+            ports.push(added);
         }
     }
     ports
@@ -134,59 +134,60 @@ fn export_to(random: &mut StdRng) -> ExportTo {
 fn some_service(random: &mut StdRng, name: &str) -> (Service, Vec<Endpoint>) {
     let ports = ports(random);
     let endpoints = some_endpoints(random, &ports);
-    let mut one = service(name).with(|one| {
-        one.ports = ports;
-        one.export_to = export_to(random);
+    let mut result = service(name).with(|result| {
+        result.ports = ports;
+        result.export_to = export_to(random);
         if random.random_ratio(1, 4) {
-            one.selector = labels(&[]);
+            result.selector = labels(&[]);
         }
         if random.random_ratio(1, 8) {
-            one.is_cluster_local = true;
+            result.is_cluster_local = true;
         }
         if random.random_ratio(1, 8) {
-            one.node_local = true;
+            result.node_local = true;
         }
-        one.labels = labels(&[("some", pick(random, &["a", "b"]))]);
+        result.labels = labels(&[("some", pick(random, &["a", "b"]))]);
     });
     // A service that is deleted and created again has another age, which is rare.
-    one.created = i64::from(name.as_bytes()[0] % 3);
+    result.created = i64::from(name.as_bytes()[0] % 3);
     if random.random_ratio(1, 10) {
-        one.created = random.random_range(0..3);
+        result.created = random.random_range(0..3);
     }
     match name {
-        "db.shop" => one.with(|one| one.resolution = Resolution::Headless).pair(endpoints),
+        "db.shop" => result.with(|one| one.resolution = Resolution::Headless).pair(endpoints),
         "alias.pay" => {
             let target = host(pick(random, &["a.shop", "a.pay", "b.shop"]));
-            one.with(|one| one.resolution = Resolution::Alias(target)).pair(Vec::new())
+            result.with(|one| one.resolution = Resolution::Alias(target)).pair(Vec::new())
         }
         "gw.web" => {
             let number = pick(random, &["15443", "15444"]);
             let address = pick(random, &[None, Some("203.0.113.1"), Some("203.0.113.2")]);
-            one.with(|one| {
-                one.external_addresses = address.into_iter().map(Into::into).collect();
-                one.selector = labels(&[("app", "gw")]);
-                one.ports = [15443, 15444].map(|at| port("tls", at, at)).into();
-                one.labels = labels(&[
-                    ("topology.istio.io/network", "n1"),
-                    ("networking.istio.io/gatewayPort", number),
-                ]);
-            })
-            .pair(Vec::new())
+            result
+                .with(|it| {
+                    it.external_addresses = address.into_iter().map(Into::into).collect();
+                    it.selector = labels(&[("app", "gw")]);
+                    it.ports = [15443, 15444].map(|at| port("tls", at, at)).into();
+                    it.labels = labels(&[
+                        ("topology.istio.io/network", "n1"),
+                        ("networking.istio.io/gatewayPort", number),
+                    ]);
+                })
+                .pair(Vec::new())
         }
         _ => {
-            one.vips =
+            result.vips =
                 vec![format!("10.1.0.{}", random.random_range(1..5)).parse().expect("an address")];
-            one.pair(endpoints)
+            result.pair(endpoints)
         }
     }
 }
 
 /// Returns the service of a random entry, possibly for one namespace only.
 fn some_entry(random: &mut StdRng, name: &str) -> RegistryUpdate {
-    let (mut one, endpoints) =
+    let (mut entry, endpoints) =
         some_service(random, if name.contains('.') { "b.shop" } else { "c.pay" });
     let hostname = if name == "a.shop" { host(name) } else { Hostname::from(name) };
-    one.definition = Arc::new(Definition {
+    entry.definition = Arc::new(Definition {
         hostname: hostname.clone(),
         mesh_external: random.random_ratio(1, 2),
         ranges: if random.random_ratio(1, 4) {
@@ -199,23 +200,27 @@ fn some_entry(random: &mut StdRng, name: &str) -> RegistryUpdate {
             1 => Resolution::ByName(ByName {
                 just_then: false,
                 endpoints: vec![NamedEndpoint {
-                    ports: one.ports.iter().map(|port| (port.name.clone(), port.number)).collect(),
+                    ports: entry
+                        .ports
+                        .iter()
+                        .map(|port| (port.name.clone(), port.number))
+                        .collect(),
                     ..named_endpoint("far.example")
                 }],
             }),
             _ => Resolution::ClientSide,
         },
-        ..(*one.definition).clone()
+        ..(*entry.definition).clone()
     });
     if random.random_ratio(1, 3) {
-        one.vips.clear();
+        entry.vips.clear();
     }
     let key = if random.random_ratio(1, 4) {
         hostname.private_to(&pick(random, &NAMESPACES).into())
     } else {
         hostname
     };
-    let record = ServiceRecord { service: Arc::new(one), endpoints: endpoints.into() };
+    let record = ServiceRecord { service: Arc::new(entry), endpoints: endpoints.into() };
     let record = (!random.random_ratio(1, 3)).then_some(record);
     let services = [(key, record)].into();
     RegistryUpdate {
@@ -325,9 +330,9 @@ fn some_destination_rule(random: &mut StdRng) -> serde_json::Value {
     };
     let mut policy = group.clone();
     if random.random_ratio(1, 3) {
-        let mut of_port = group;
-        of_port["port"] = serde_json::json!({ "number": 80 });
-        policy = serde_json::json!({ "portLevelSettings": [of_port] });
+        let mut port_policy = group;
+        port_policy["port"] = serde_json::json!({ "number": 80 });
+        policy = serde_json::json!({ "portLevelSettings": [port_policy] });
     }
     let mut spec = serde_json::json!({ "host": pick(random, &RULED), "trafficPolicy": policy });
     if random.random_ratio(2, 3) {
@@ -689,7 +694,7 @@ fn event(random: &mut StdRng, epochs: &mut BTreeMap<&str, u64>, rules: &mut Rule
     let epoch = *epochs.entry(cluster).or_insert(1);
     let name = pick(random, &SERVICES);
     match random.random_range(0..64) {
-        60..62 => MeshEvent::Clusters(known(random)),
+        60..62 => MeshEvent::Clusters(some_clusters(random)),
         62.. => {
             let (service, endpoints) = some_service(random, "gw.web");
             let epoch = *epochs.entry("north").or_insert(1);
@@ -704,7 +709,7 @@ fn event(random: &mut StdRng, epochs: &mut BTreeMap<&str, u64>, rules: &mut Rule
             epochs.insert(cluster, epoch + 2);
             MeshEvent::Registry(removed(cluster, epoch + 1))
         }
-        2 => MeshEvent::Registry(all_of(random, cluster, epoch)),
+        2 => MeshEvent::Registry(full_update(random, cluster, epoch)),
         3..6 => {
             let labels = [("app", pick(random, &["a", "gw", "db"]))];
             let name = pick(random, &["client.shop", "client.shop", "client.web"]);
@@ -718,8 +723,8 @@ fn event(random: &mut StdRng, epochs: &mut BTreeMap<&str, u64>, rules: &mut Rule
         }
         26..36 => {
             // The service is always the same, so that often only its target ports differ.
-            let of = &mut StdRng::seed_from_u64(1);
-            let (mut service, endpoints) = some_service(of, name);
+            let fixed_random = &mut StdRng::seed_from_u64(1);
+            let (mut service, endpoints) = some_service(fixed_random, name);
             let ports = service.ports.len();
             let at = &mut service.ports[random.random_range(0..ports)];
             at.target = TargetPort::Number(pick(random, &[8080, 8081, 8082]));
@@ -734,7 +739,7 @@ fn event(random: &mut StdRng, epochs: &mut BTreeMap<&str, u64>, rules: &mut Rule
 }
 
 /// Returns the clusters. Each drains with a probability of 25 %.
-fn known(random: &mut StdRng) -> Arc<KnownClusters> {
+fn some_clusters(random: &mut StdRng) -> Arc<KnownClusters> {
     let mode = |random: &mut StdRng| match random.random_range(0..4) {
         0 => Mode::Drain,
         _ => Mode::Normal,
@@ -744,14 +749,14 @@ fn known(random: &mut StdRng) -> Arc<KnownClusters> {
     Arc::new(KnownClusters { clusters: clusters.into() })
 }
 
-fn all_of(random: &mut StdRng, cluster: &str, epoch: u64) -> RegistryUpdate {
+fn full_update(random: &mut StdRng, cluster: &str, epoch: u64) -> RegistryUpdate {
     let network = if cluster == "north" { "n1" } else { cluster };
-    let mut word = shard(cluster, epoch).network(network);
+    let mut update = shard(cluster, epoch).network(network);
     for name in SERVICES {
         let (service, endpoints) = some_service(random, name);
-        word = word.with(service, endpoints);
+        update = update.with(service, endpoints);
     }
-    word.built()
+    update.built()
 }
 
 /// Some of Istio's own filters.
@@ -772,33 +777,36 @@ fn proxies() -> Vec<Proxy> {
             all.push(Proxy { dns_domain: domain.as_str().into(), ..sidecar(&name, cluster) });
         }
     }
-    let one = all[0].clone();
+    let first_proxy = all[0].clone();
     let at = |address: &str| vec![address.parse().expect("an address")];
     all.extend([
         Proxy {
             dns_domain: "pay.svc.cluster.local".into(),
             addresses: at("10.0.0.2"),
-            ..one.clone()
+            ..first_proxy.clone()
         },
-        Proxy { dns_domain: "elsewhere".into(), addresses: at("10.0.0.9"), ..one.clone() },
+        Proxy { dns_domain: "elsewhere".into(), addresses: at("10.0.0.9"), ..first_proxy.clone() },
         Proxy {
             istio_version: Some("1.27.0".into()),
             istio_filters: FILTERS.into_iter().collect(),
             labels: labels(&[("app", "a")]),
-            ..one.clone()
+            ..first_proxy.clone()
         },
-        Proxy { takes_given_addresses: true, addresses: at("fd00::1"), ..one.clone() },
+        Proxy { takes_given_addresses: true, addresses: at("fd00::1"), ..first_proxy.clone() },
         Proxy {
             visible_networks: Some(["n1".into()].into()),
             reports_services: true,
-            ..one.clone()
+            ..first_proxy.clone()
         },
-        Proxy { grpc: Some(GrpcLibrary { mtls: true, least_request: true }), ..one.clone() },
-        Proxy { interception: Interception::None, ..one.clone() },
+        Proxy {
+            grpc: Some(GrpcLibrary { mtls: true, least_request: true }),
+            ..first_proxy.clone()
+        },
+        Proxy { interception: Interception::None, ..first_proxy.clone() },
         Proxy {
             grpc: Some(GrpcLibrary { mtls: false, least_request: false }),
             addresses: at("10.0.0.3"),
-            ..one
+            ..first_proxy
         },
         Proxy {
             kind: ProxyType::Router,
@@ -827,19 +835,19 @@ fn proxies() -> Vec<Proxy> {
 /// Compares shared routes and name tables with those generated from scratch.
 fn check_against_scratch(
     context: &Arc<PushContext>,
-    stand: &ProxyLocation,
-    kept: &Cache,
+    location: &ProxyLocation,
+    cache: &Cache,
     place: &str,
 ) {
-    let proxy = &stand.proxy;
+    let proxy = &location.proxy;
     if proxy.is_proxyless() {
         return;
     }
-    let mut proxy_config =
-        ProxyConfig::new(context, proxy, stand.network.clone(), kept).at(stand.whereabouts.clone());
+    let mut proxy_config = ProxyConfig::new(context, proxy, location.network.clone(), cache)
+        .at(location.whereabouts.clone());
     let common = proxy_config.common();
     let view = common.projected(&proxy_config.view);
-    let addresses = &common.addresses(&class_of(&view));
+    let addresses = &common.addresses(&class_for(&view));
     let given = proxy.takes_given_addresses;
     let table = nds::NameTableInputs { context, view: &view, addresses, given }.at_once();
     let shared = proxy_config.all(ResourceType::NameTable).shared;
@@ -858,15 +866,16 @@ fn check_against_scratch(
 type Shape = BTreeMap<(ResourceType, String), Version>;
 
 /// Returns all resources of a proxy.
-fn shape(context: &Arc<PushContext>, stand: &ProxyLocation, cache: &Cache) -> Shape {
-    let mut proxy_config = ProxyConfig::new(context, &stand.proxy, stand.network.clone(), cache)
-        .at(stand.whereabouts.clone());
+fn shape(context: &Arc<PushContext>, location: &ProxyLocation, cache: &Cache) -> Shape {
+    let mut proxy_config =
+        ProxyConfig::new(context, &location.proxy, location.network.clone(), cache)
+            .at(location.whereabouts.clone());
     let mut shape = Shape::new();
     for kind in [ResourceType::Cluster, ResourceType::Listener, ResourceType::NameTable] {
         let all = proxy_config.all(kind);
-        for one in all.shared.resources().iter().chain(&all.own) {
-            let before = shape.insert((kind, one.name.to_string()), one.version);
-            assert_eq!(before, None, "{} is there twice", one.name);
+        for resource in all.shared.resources().iter().chain(&all.own) {
+            let before = shape.insert((kind, resource.name.to_string()), resource.version);
+            assert_eq!(before, None, "{} is there twice", resource.name);
         }
     }
     let mut routes: BTreeSet<String> =
@@ -874,7 +883,7 @@ fn shape(context: &Arc<PushContext>, stand: &ProxyLocation, cache: &Cache) -> Sh
     let hosts: Vec<_> = SERVICES.map(host).into_iter().chain(ENTRIES.map(Hostname::from)).collect();
     routes.extend(hosts.iter().map(|host| format!("{host}:7000")));
     routes.insert("http_proxy.3128".to_owned());
-    if stand.proxy.kind == ProxyType::Router {
+    if location.proxy.kind == ProxyType::Router {
         for port in [80, 8080, 15443] {
             routes.insert(format!("http.{port}"));
             for gateway in
@@ -892,8 +901,8 @@ fn shape(context: &Arc<PushContext>, stand: &ProxyLocation, cache: &Cache) -> Sh
             };
             for subset in ["", "one", "two"] {
                 let name = name.clone().of_subset(subset).to_string();
-                let one = proxy_config.assignment(&name);
-                shape.insert((ResourceType::Endpoint, name), one.version);
+                let assignment = proxy_config.assignment(&name);
+                shape.insert((ResourceType::Endpoint, name), assignment.version);
             }
         }
     }
@@ -905,8 +914,8 @@ fn shape(context: &Arc<PushContext>, stand: &ProxyLocation, cache: &Cache) -> Sh
             for name in [host.as_str(), short, "a", "shop"] {
                 let ports = [80, 8080, 5432, 7000, 8443].map(|port| format!("{name}:{port}"));
                 for name in ports.into_iter().chain([name.to_owned()]) {
-                    if let Some(one) = proxy_config.one(ResourceType::Listener, &name) {
-                        shape.insert((ResourceType::Listener, name), one.version);
+                    if let Some(resource) = proxy_config.one(ResourceType::Listener, &name) {
+                        shape.insert((ResourceType::Listener, name), resource.version);
                     }
                 }
             }
@@ -914,12 +923,12 @@ fn shape(context: &Arc<PushContext>, stand: &ProxyLocation, cache: &Cache) -> Sh
                 let all = OutboundName::sidecar(host.clone(), port);
                 let route =
                     proxy_config.one(ResourceType::Route, &all.to_string()).expect("an answer");
-                libraries::check_leads_to_known(&mut proxy_config, &route);
+                libraries::check_route_clusters(&mut proxy_config, &route);
                 shape.insert((ResourceType::Route, all.to_string()), route.version);
                 for subset in ["", "one", "two"] {
                     let name = all.clone().of_subset(subset).to_string();
-                    if let Some(one) = proxy_config.one(ResourceType::Cluster, &name) {
-                        shape.insert((ResourceType::Cluster, name), one.version);
+                    if let Some(resource) = proxy_config.one(ResourceType::Cluster, &name) {
+                        shape.insert((ResourceType::Cluster, name), resource.version);
                     }
                 }
             }
@@ -927,20 +936,20 @@ fn shape(context: &Arc<PushContext>, stand: &ProxyLocation, cache: &Cache) -> Sh
         return shape;
     }
     for name in routes {
-        if let Some(one) = proxy_config.one(ResourceType::Route, &name) {
-            shape.insert((ResourceType::Route, name), one.version);
+        if let Some(resource) = proxy_config.one(ResourceType::Route, &name) {
+            shape.insert((ResourceType::Route, name), resource.version);
         }
     }
     shape
 }
 
-fn stands(context: &Arc<PushContext>) -> Vec<Arc<ProxyLocation>> {
-    let stand = |proxy: Proxy| {
+fn locations(context: &Arc<PushContext>) -> Vec<Arc<ProxyLocation>> {
+    let locate = |proxy: Proxy| {
         let network = context.network_of_cluster(&proxy.cluster);
         let whereabouts = context.whereabouts(&proxy);
         Arc::new(ProxyLocation { proxy: Arc::new(proxy), network, whereabouts })
     };
-    proxies().into_iter().map(stand).collect()
+    proxies().into_iter().map(locate).collect()
 }
 
 /// Changed resource names by type. For wildcard subscriptions, the list may be any non-empty set.
@@ -949,8 +958,8 @@ fn differing(old: &Shape, new: &Shape) -> BTreeSet<(ResourceType, String)> {
     keys.filter(|key| old.get(*key) != new.get(*key)).cloned().collect()
 }
 
-fn is_told(
-    seen: &AffectedResources,
+fn is_notified(
+    affected: &AffectedResources,
     changes: &Changes,
     is_library: bool,
     (kind, name): &(ResourceType, String),
@@ -958,9 +967,10 @@ fn is_told(
     match kind {
         ResourceType::Endpoint => {
             let host = OutboundName::parse(name).expect("a name").hostname;
-            seen.assignments.contains(&host) || changes.deps.contains(&ChangedItem::Endpoints(host))
+            affected.assignments.contains(&host)
+                || changes.deps.contains(&ChangedItem::Endpoints(host))
         }
-        ResourceType::Route => seen.routes.contains(name.as_str()),
+        ResourceType::Route => affected.routes.contains(name.as_str()),
         // A library that watches endpoints requests their upstream cluster as well.
         ResourceType::Cluster
             if OutboundName::parse(name).is_some_and(|name| {
@@ -969,20 +979,20 @@ fn is_told(
         {
             true
         }
-        _ => seen.lists.contains(kind.wildcard().expect("the others are")),
+        _ => affected.lists.contains(kind.wildcard().expect("the others are")),
     }
 }
 
 /// Number of notifications, and number of notifications without a difference.
 #[derive(Debug, Default)]
 struct Count {
-    told: usize,
+    notified: usize,
     in_vain: usize,
     steps: usize,
     /// Versions that only differ behind the ports of services.
     behind_ports: usize,
     /// Versions that only differ in the handling of requests.
-    of_requests: usize,
+    request_only: usize,
     /// Number of proxies outside of the namespaces that a change may affect.
     not_reached: usize,
     /// Number of changes to a proxy's access policies.
@@ -997,7 +1007,7 @@ fn some_mesh(settings: Arc<FixedSettings>, random: &mut StdRng) -> MeshState {
     let clusters = CLUSTERS.map(|id| (id.into(), member(None))).into();
     mesh.apply(MeshEvent::Clusters(Arc::new(KnownClusters { clusters })));
     for cluster in CLUSTERS {
-        mesh.apply(MeshEvent::Registry(all_of(random, cluster, 1)));
+        mesh.apply(MeshEvent::Registry(full_update(random, cluster, 1)));
     }
     mesh.apply(MeshEvent::MeshConfig(Arc::new(asking_config())));
     mesh
@@ -1021,12 +1031,12 @@ fn history(seed: u64, limit: impl FnOnce(MeshState) -> MeshState, count: &mut Co
     mesh.apply(asking_policy());
     mesh.apply(MeshEvent::Complete);
     let (mut before, _) = mesh.next_version().expect("a first version");
-    let (kept, mut epochs) = (Cache::default(), BTreeMap::new());
+    let (cache, mut epochs) = (Cache::default(), BTreeMap::new());
     let mut rules = rules();
-    let streams = Streams::of(&before);
+    let streams = Streams::new(&before);
     let fresh = Cache::default();
-    let mut held: Vec<_> =
-        stands(&before).iter().map(|stand| shape(&before, stand, &fresh)).collect();
+    let mut shapes: Vec<_> =
+        locations(&before).iter().map(|location| shape(&before, location, &fresh)).collect();
     for step in 0..STEPS {
         for _ in 0..random.random_range(1..3) {
             mesh.apply(event(random, &mut epochs, &mut rules));
@@ -1035,10 +1045,10 @@ fn history(seed: u64, limit: impl FnOnce(MeshState) -> MeshState, count: &mut Co
         let place = format!("seed {seed}, step {step}: {:?}", changes.deps);
         let withheld = [&before, &now].map(|one| one.traffic.virtual_services.withheld());
         count.withheld += usize::from(withheld[0] != withheld[1]);
-        let by_access = streams.told_of_access([&before, &now], &changes);
-        held = check(&kept, [&before, &now], &changes, (&by_access, &held), count, &place);
+        let by_access = streams.notified_of_access([&before, &now], &changes);
+        shapes = check(&cache, [&before, &now], &changes, (&by_access, &shapes), count, &place);
         if random.random_ratio(1, 10) {
-            kept.sweep(&now);
+            cache.sweep(&now);
         }
         before = now;
     }
@@ -1051,132 +1061,132 @@ struct Streams {
 }
 
 impl Streams {
-    fn of(context: &Arc<PushContext>) -> Self {
+    fn new(context: &Arc<PushContext>) -> Self {
         let interest = Arc::new(SubscriptionIndex::default());
-        let enter = |stand: &Arc<ProxyLocation>| {
-            let proxy = &stand.proxy;
+        let enter = |location: &Arc<ProxyLocation>| {
+            let proxy = &location.proxy;
             let key = (proxy.cluster.clone(), proxy.workload.clone());
             let subscription = interest.subscribe(Some(key));
             subscription.watch_lists(Wildcards::ALL);
             subscription
         };
-        let subscriptions = stands(context).iter().map(enter).collect();
+        let subscriptions = locations(context).iter().map(enter).collect();
         let streams = Self { interest, subscriptions };
         let all = 0..streams.subscriptions.len();
-        all.for_each(|at| streams.stand(at, context));
+        all.for_each(|at| streams.report_location(at, context));
         streams
     }
 
-    fn stand(&self, at: usize, context: &Arc<PushContext>) {
-        let stand = ProxyLocation::clone(&stands(context)[at]);
-        let view = ViewKey::of(&stand.proxy, stand.network.clone(), Role::Client);
-        let labels = context.known_labels(&stand.proxy).cloned();
-        self.subscriptions[at].stand(stand, view, labels.as_ref());
+    fn report_location(&self, at: usize, context: &Arc<PushContext>) {
+        let location = ProxyLocation::clone(&locations(context)[at]);
+        let view = ViewKey::of(&location.proxy, location.network.clone(), Role::Client);
+        let labels = context.known_labels(&location.proxy).cloned();
+        self.subscriptions[at].stand(location, view, labels.as_ref());
     }
 
     /// Returns for each stream whether it is notified of a version's changes to access policies.
     /// Streams that are notified of all resources report their location again, and no others do.
-    fn told_of_access(&self, versions: [&Arc<PushContext>; 2], changes: &Changes) -> Vec<bool> {
-        let of_access =
+    fn notified_of_access(&self, versions: [&Arc<PushContext>; 2], changes: &Changes) -> Vec<bool> {
+        let access_changes =
             changes.deps.iter().filter(|dep| matches!(dep, ChangedItem::Access(_))).cloned();
-        let mut of_access: Changes = of_access.collect();
-        of_access.compute_impact(versions, &self.interest, &Cache::default());
-        self.interest.mark(&of_access);
-        let told = self.subscriptions.iter().map(|one| !one.take().is_empty()).collect();
+        let mut access_changes: Changes = access_changes.collect();
+        access_changes.compute_impact(versions, &self.interest, &Cache::default());
+        self.interest.mark(&access_changes);
+        let notified = self.subscriptions.iter().map(|one| !one.take().is_empty()).collect();
         let mut changes = changes.clone();
         changes.compute_impact(versions, &self.interest, &Cache::default());
         self.interest.mark(&changes);
         for (at, subscription) in self.subscriptions.iter().enumerate() {
             if subscription.take().everything {
-                self.stand(at, versions[1]);
+                self.report_location(at, versions[1]);
             }
         }
-        told
+        notified
     }
 }
 
-/// Compares a version with a fresh start and returns the resources. `held` contains the resources
+/// Compares a version with a fresh start and returns the resources. `previous` contains the resources
 /// of the previous version.
 fn check(
-    kept: &Cache,
+    cache: &Cache,
     [before, now]: [&Arc<PushContext>; 2],
     changes: &Changes,
-    (by_access, held): (&[bool], &[Shape]),
+    (by_access, previous): (&[bool], &[Shape]),
     count: &mut Count,
     place: &str,
 ) -> Vec<Shape> {
-    let (were, stands) = (stands(before), stands(now));
+    let (were, locations) = (locations(before), locations(now));
     let services = changes.services();
     let decided = !changes.is_everything() && changes.affects_services();
-    let seen = decided.then(|| {
+    let affected = decided.then(|| {
         let hosts = related_hosts([before, now], &services);
-        let diff = SnapshotDiff::new(kept, [before, now], &hosts);
+        let diff = SnapshotDiff::new(cache, [before, now], &hosts);
         count.behind_ports += usize::from(diff.is_behind_ports);
-        count.of_requests += usize::from(diff.rules.changes_only_requests);
-        kept.seen(before, now, &hosts, &stands)
+        count.request_only += usize::from(diff.rules.changes_only_requests);
+        cache.seen(before, now, &hosts, &locations)
     });
     let reached = (decided && changes.affects_only_hosts())
         .then(|| reach([before, now], &related_hosts([before, now], &services)))
         .flatten();
     let fresh = Cache::default();
-    let all: Vec<_> = stands.iter().map(|stand| shape(now, stand, &fresh)).collect();
-    for ((at, stand), new) in stands.iter().enumerate().zip(&all) {
-        let proxy = &stand.proxy;
-        assert_eq!(shape(now, stand, kept), *new, "{place}: kept for {proxy:?}");
-        check_against_scratch(now, stand, kept, place);
-        hosts::check([before, now], stand, kept, place);
+    let all: Vec<_> = locations.iter().map(|location| shape(now, location, &fresh)).collect();
+    for ((at, location), new) in locations.iter().enumerate().zip(&all) {
+        let proxy = &location.proxy;
+        assert_eq!(shape(now, location, cache), *new, "{place}: kept for {proxy:?}");
+        check_against_scratch(now, location, cache, place);
+        hosts::check([before, now], location, cache, place);
         let own = ChangedItem::Workload(proxy.cluster.clone(), proxy.workload.clone());
-        let moved = were[at] != *stand
+        let moved = were[at] != *location
             || before.selection(proxy) != now.selection(proxy)
             || before.known_labels(proxy) != now.known_labels(proxy)
             || !now.traffic.sidecars.same_in(&before.traffic.sidecars, proxy.namespace());
         if changes.is_everything() || changes.deps.contains(&own) || moved {
             continue;
         }
-        let differing = differing(&held[at], new);
+        let differing = differing(&previous[at], new);
         let nothing = Arc::default();
-        let mut seen = Arc::clone(seen.as_ref().map_or(&nothing, |seen| &seen[at]));
+        let mut affected = Arc::clone(affected.as_ref().map_or(&nothing, |affected| &affected[at]));
         if let Some(reach) = &reached
             && !reach.contains(proxy.namespace())
         {
-            assert_eq!(seen, nothing, "{place}: an unreached proxy is affected: {proxy:?}");
+            assert_eq!(affected, nothing, "{place}: an unreached proxy is affected: {proxy:?}");
             count.not_reached += 1;
         }
-        let guarded_otherwise = changes.affects_access() && !same_access([before, now], stand);
-        assert_eq!(by_access[at], guarded_otherwise, "{place}: of access, at {proxy:?}");
-        if guarded_otherwise {
+        let access_differs = changes.affects_access() && !same_access([before, now], location);
+        assert_eq!(by_access[at], access_differs, "{place}: of access, at {proxy:?}");
+        if access_differs {
             let watched = |(kind, name): &(ResourceType, String)| {
                 (*kind == ResourceType::Route).then(|| name.as_str().into())
             };
             let routes: Vec<_> = new.keys().filter_map(watched).collect();
             let guarded = AffectedResources::of_access(Some(proxy), &routes);
-            let seen = Arc::make_mut(&mut seen);
-            seen.lists.add(guarded.lists);
-            seen.routes.extend(guarded.routes);
+            let affected = Arc::make_mut(&mut affected);
+            affected.lists.add(guarded.lists);
+            affected.routes.extend(guarded.routes);
             count.guarded += 1;
         }
-        if !seen.everything {
-            for one in &differing {
+        if !affected.everything {
+            for resource in &differing {
                 assert!(
-                    is_told(&seen, changes, proxy.is_proxyless(), one),
-                    "{place}: no notification of {one:?} at {proxy:?}"
+                    is_notified(&affected, changes, proxy.is_proxyless(), resource),
+                    "{place}: no notification of {resource:?} at {proxy:?}"
                 );
             }
         }
         count.steps += 1;
-        if *seen != AffectedResources::default() {
-            count.told += 1;
-            let told_by_name = |one: &(ResourceType, String)| {
-                is_told(&AffectedResources::default(), changes, proxy.is_proxyless(), one)
+        if *affected != AffectedResources::default() {
+            count.notified += 1;
+            let notified_by_name = |resource: &(ResourceType, String)| {
+                is_notified(&AffectedResources::default(), changes, proxy.is_proxyless(), resource)
             };
-            count.in_vain += usize::from(differing.iter().all(told_by_name));
+            count.in_vain += usize::from(differing.iter().all(notified_by_name));
         }
     }
     all
 }
 
 #[test]
-fn who_is_told_is_who_sees_a_difference() {
+fn exactly_the_affected_proxies_are_notified() {
     let mut count = Count::default();
     let seeds = rounds(1);
     for seed in 1..=seeds {
@@ -1186,11 +1196,11 @@ fn who_is_told_is_who_sees_a_difference() {
     // Proxies are notified without a difference if another service has the same address, name or
     // port, or if a service's precedence changed. The histories use few addresses and ages to cover
     // these cases.
-    assert!(count.told > 250 * seeds && count.steps > 4 * count.told / 3, "{count:?}");
+    assert!(count.notified > 250 * seeds && count.steps > 4 * count.notified / 3, "{count:?}");
     // Most of these versions contain rules, which may not affect a client of the service or port.
-    assert!(count.in_vain * 4 < count.told, "{count:?}");
+    assert!(count.in_vain * 4 < count.notified, "{count:?}");
     assert!(count.behind_ports > seeds && count.guarded > 12 * seeds, "{count:?}");
-    assert!(count.not_reached > seeds && count.of_requests >= seeds, "{count:?}");
+    assert!(count.not_reached > seeds && count.request_only >= seeds, "{count:?}");
 }
 
 #[test]
@@ -1208,11 +1218,11 @@ fn target_port_changes_affect_only_the_pods_behind_them() {
     let name = |at: usize| format!("s{at}.shop");
     let all_at = |target: u16| {
         (0..300).fold(shard("east", 1), |word, at| {
-            let one = service(&name(at)).with(|one| {
-                one.ports = vec![port("http", 80, target)];
-                one.selector = labels(&[("app", &name(at))]);
+            let web = service(&name(at)).with(|web| {
+                web.ports = vec![port("http", 80, target)];
+                web.selector = labels(&[("app", &name(at))]);
             });
-            word.with(one, vec![endpoint("10.0.0.9")])
+            word.with(web, vec![endpoint("10.0.0.9")])
         })
     };
     let mut mesh = MeshState::new(settings());
@@ -1232,23 +1242,23 @@ fn target_port_changes_affect_only_the_pods_behind_them() {
         let whereabouts = now.whereabouts(&proxy);
         Arc::new(ProxyLocation { proxy, network: NetworkId::default(), whereabouts })
     };
-    let stands = [
+    let locations = [
         proxy("pod.shop", "s7.shop"),
         proxy("client.shop", "none"),
         proxy("client.pay", "s7.shop"),
     ];
-    let kept = Cache::default();
-    let view = ViewKey::of(&stands[0].proxy, NetworkId::default(), Role::Client);
-    let form = ClusterFormat::of(&stands[0].proxy);
-    let outbound = |context| SharedResources { context, cache: &kept }.outbound(&view, &form);
+    let cache = Cache::default();
+    let view = ViewKey::of(&locations[0].proxy, NetworkId::default(), Role::Client);
+    let form = ClusterFormat::for_proxy(&locations[0].proxy);
+    let outbound = |context| SharedResources { context, cache: &cache }.outbound(&view, &form);
     let clusters = outbound(&before);
-    let seen = kept.seen(&before, &now, &related_hosts([&before, &now], &hosts), &stands);
+    let affected = cache.seen(&before, &now, &related_hosts([&before, &now], &hosts), &locations);
     let own = AffectedResources {
         lists: [Wildcard::Clusters, Wildcard::Listeners].into_iter().collect(),
         ..AffectedResources::default()
     };
     assert_eq!(
-        seen.iter().map(|one| (**one).clone()).collect::<Vec<_>>(),
+        affected.iter().map(|one| (**one).clone()).collect::<Vec<_>>(),
         [own, AffectedResources::default(), AffectedResources::default()]
     );
     assert!(Arc::ptr_eq(&clusters, &outbound(&now)), "an unchanged list is reused");
@@ -1257,11 +1267,11 @@ fn target_port_changes_affect_only_the_pods_behind_them() {
 #[test]
 fn proxies_that_cannot_see_a_service_are_not_compared() {
     let ours = |number: u16| {
-        let one = service("a.shop").with(|one| {
-            one.ports = vec![port("http", number, 8080)];
-            one.export_to = ExportTo::Namespaces(vec!["shop".into()]);
+        let private = service("a.shop").with(|private| {
+            private.ports = vec![port("http", number, 8080)];
+            private.export_to = ExportTo::Namespaces(vec!["shop".into()]);
         });
-        shard("east", 1).with(one, vec![endpoint("10.0.0.9")])
+        shard("east", 1).with(private, vec![endpoint("10.0.0.9")])
     };
     let mut mesh = MeshState::new(settings());
     let clusters = [("east".into(), member(None))].into();
@@ -1271,16 +1281,16 @@ fn proxies_that_cannot_see_a_service_are_not_compared() {
     let (before, _) = mesh.next_version().expect("a first version");
     mesh.apply(MeshEvent::Registry(ours(81).update().built()));
     let (now, changes) = mesh.next_version().expect("another version");
-    let stand = |name: &str| {
+    let locate = |name: &str| {
         let proxy = Arc::new(sidecar(name, "east"));
         let whereabouts = now.whereabouts(&proxy);
         Arc::new(ProxyLocation { proxy, network: NetworkId::default(), whereabouts })
     };
-    let (kept, stands) = (Cache::default(), [stand("client.shop"), stand("client.pay")]);
+    let (cache, locations) = (Cache::default(), [locate("client.shop"), locate("client.pay")]);
     let hosts = related_hosts([&before, &now], &changes.services());
-    let diff = SnapshotDiff::new(&kept, [&before, &now], &hosts);
+    let diff = SnapshotDiff::new(&cache, [&before, &now], &hosts);
     let mut groups = Groups::new(&diff);
-    assert!(!groups.seen_from(&stands[0]).lists.is_empty());
-    assert_eq!(*groups.seen_from(&stands[1]), AffectedResources::default());
-    assert_eq!(groups.seen.len(), 1, "only proxies that see the service are compared");
+    assert!(!groups.affected_at(&locations[0]).lists.is_empty());
+    assert_eq!(*groups.affected_at(&locations[1]), AffectedResources::default());
+    assert_eq!(groups.affected.len(), 1, "only proxies that see the service are compared");
 }

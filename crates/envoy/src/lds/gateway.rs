@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 
 use super::parts::{
-    Families, chain, found, listening_on, log_of_refused, tcp_limited, tls_inspector, wildcards,
+    Families, chain, found, listening_on, refused_connection_logs, tcp_limited, tls_inspector,
+    wildcards,
 };
 use super::settings::MESH_ALPN;
 use super::{ConnectionLimits, TrafficSettings};
@@ -69,7 +70,7 @@ pub(super) fn listener(
     let listener = listener::Listener {
         filter_chains,
         listener_filters: vec![tls_inspector()],
-        access_log: log_of_refused(settings),
+        access_log: refused_connection_logs(settings),
         traffic_direction: TrafficDirection::Inbound.into(),
         ..listening_on(name.clone(), &addresses, port)?
     };

@@ -13,10 +13,10 @@ use std::collections::BTreeSet;
 
 use super::merged::merged;
 use super::parts::{
-    Families, Http, PLAIN, PLAIN_HTTP, RetryOn, TLS, any_port, bool_value, chain, detect, found,
-    http, http_inspector, is_transparent, listening_on, no_port, normalizing, original_destination,
-    original_source, retries, route_to, tcp, tcp_accepted, tls_inspector, to_port,
-    virtual_host_of_everything, wildcards,
+    Families, Http, PLAIN, PLAIN_HTTP, RetryOn, TLS, any_port, bool_value, catch_all_host, chain,
+    detect, found, http, http_inspector, is_transparent, listening_on, no_port, normalizing,
+    original_destination, original_source, retries, route_to, tcp, tcp_accepted, tls_inspector,
+    to_port, wildcards,
 };
 use super::settings::MESH_ALPN;
 use super::{ConnectionLimits, TrafficSettings};
@@ -24,7 +24,7 @@ use crate::cds::{BLACK_HOLE, INBOUND_PASSTHROUGH, inbound_name, inbound_policy};
 use crate::encode;
 use crate::rbac::AccessFilters;
 use crate::service_metrics::ServiceMetrics;
-use crate::tls::{Secrets, of_ingress};
+use crate::tls::{Secrets, ingress_socket};
 use strait_mesh::push::proxy::InboundTarget;
 use strait_model::{Interception, Protocol, Proxy};
 use strait_proto::envoy::envoy::config::core::v3::{TrafficDirection, TransportSocket};
@@ -70,7 +70,7 @@ pub(super) fn listener(
 ) -> Option<Resource> {
     let arrival = settings.inbound_port;
     let InboundWorkload { secrets, trust_domains, modes, filters } = workload;
-    let mtls = &MeshSockets::of(settings, secrets, trust_domains);
+    let mtls = &MeshSockets::new(settings, secrets, trust_domains);
     // Without this chain, a connection to the listener's own port would loop.
     let guard =
         chain("virtualInbound-blackhole", Some(to_port(arrival)), tcp(settings, BLACK_HOLE));
@@ -81,13 +81,13 @@ pub(super) fn listener(
         if target.target == arrival || is_apart(target, interception) {
             continue;
         }
-        let kind = PortKnowledge::of(target.port.protocol);
+        let kind = PortKnowledge::from_protocol(target.port.protocol);
         if kind != PortKnowledge::Undeclared {
             declared.push(target.target);
         }
-        let port = Inbound::of(target, settings, mtls, filters);
+        let port = Inbound::new(target, settings, mtls, filters);
         let mode = modes.of_port(target.target).mode;
-        match own_tls_of(target, mode) {
+        match sidecar_tls(target, mode) {
             Some(tls) => {
                 own_tls.insert(target.target);
                 chains.push(port.ending_tls(tls));
@@ -148,7 +148,7 @@ pub(super) fn apart(
     targets: &[InboundTarget<'_>],
 ) -> Vec<Resource> {
     let InboundWorkload { secrets, trust_domains, modes, filters } = workload;
-    let mtls = &MeshSockets::of(settings, secrets, trust_domains);
+    let mtls = &MeshSockets::new(settings, secrets, trust_domains);
     let listeners = targets.iter().filter_map(|target| {
         let name = apart_name(target, proxy.interception)?;
         if !proxy.may_listen_at(target.target) {
@@ -158,10 +158,10 @@ pub(super) fn apart(
             IngressAddress::Own => proxy.addresses.clone(),
             IngressAddress::Given(address) => vec![address],
         };
-        let kind = PortKnowledge::of(target.port.protocol);
+        let kind = PortKnowledge::from_protocol(target.port.protocol);
         let mode = modes.of_port(target.target).mode;
-        let port = Inbound { port: None, ..Inbound::of(target, settings, mtls, filters) };
-        let own_tls = own_tls_of(target, mode);
+        let port = Inbound { port: None, ..Inbound::new(target, settings, mtls, filters) };
+        let own_tls = sidecar_tls(target, mode);
         let filter_chains = match own_tls {
             Some(tls) => vec![port.ending_tls(tls)],
             None => port.chains(kind, mode).collect(),
@@ -193,7 +193,7 @@ fn is_apart(target: &InboundTarget<'_>, interception: Interception) -> bool {
 
 /// Returns the TLS settings of a Sidecar for a port. They apply only if the port does not accept
 /// mTLS.
-fn own_tls_of<'a>(target: &InboundTarget<'a>, mode: PeerMode) -> Option<&'a SidecarTls> {
+fn sidecar_tls<'a>(target: &InboundTarget<'a>, mode: PeerMode) -> Option<&'a SidecarTls> {
     target.ingress?.tls.as_deref().filter(|_| mode == PeerMode::Disable)
 }
 
@@ -226,7 +226,7 @@ enum PortKnowledge {
 }
 
 impl PortKnowledge {
-    fn of(protocol: Protocol) -> Self {
+    fn from_protocol(protocol: Protocol) -> Self {
         match protocol {
             Protocol::Auto => Self::Undeclared,
             http if http.is_http() => Self::Http,
@@ -235,7 +235,7 @@ impl PortKnowledge {
     }
 
     /// Returns the accepted connections, with the way in which each is forwarded.
-    fn taken(self, mode: PeerMode) -> &'static [InboundMatch] {
+    fn accepted(self, mode: PeerMode) -> &'static [InboundMatch] {
         use Content::{Bytes, Http};
         const fn mtls(alpn: &'static [&'static str], content: Content) -> InboundMatch {
             InboundMatch { transport: TLS, alpn, mtls: true, content }
@@ -303,7 +303,7 @@ struct MeshSockets {
 }
 
 impl MeshSockets {
-    fn of(settings: &TrafficSettings, secrets: &Secrets, trust_domains: &BTreeSet<&str>) -> Self {
+    fn new(settings: &TrafficSettings, secrets: &Secrets, trust_domains: &BTreeSet<&str>) -> Self {
         let bytes = settings.istio.accepted(&ACCEPTED_ALPN);
         Self {
             http: secrets.downstream(&ACCEPTED_ALPN, trust_domains, &settings.mesh_tls),
@@ -332,13 +332,14 @@ struct Inbound<'a> {
 
 impl<'a> Inbound<'a> {
     /// Returns the settings of a port that the workload serves.
-    fn of(
+    fn new(
         target: &InboundTarget<'_>,
         settings: &'a TrafficSettings,
         mtls: &'a MeshSockets,
         filters: &'a AccessFilters,
     ) -> Self {
-        let limits = target.pool.as_ref().map(|pool| ConnectionLimits::of(&inbound_policy(pool)));
+        let limits =
+            target.pool.as_ref().map(|pool| ConnectionLimits::from_policy(&inbound_policy(pool)));
         Self {
             settings,
             mtls,
@@ -359,9 +360,9 @@ impl<'a> Inbound<'a> {
     fn ending_tls(&self, tls: &SidecarTls) -> listener::FilterChain {
         let is_http = self.protocol.is_http() || self.protocol == Protocol::Https;
         let content = if is_http { Content::Http } else { Content::Bytes };
-        let taken = InboundMatch { transport: TLS, alpn: &[], mtls: false, content };
-        let transport_socket = Some(of_ingress(tls, &self.settings.tls_defaults));
-        listener::FilterChain { transport_socket, ..self.chain(&taken) }
+        let accepted = InboundMatch { transport: TLS, alpn: &[], mtls: false, content };
+        let transport_socket = Some(ingress_socket(tls, &self.settings.tls_defaults));
+        listener::FilterChain { transport_socket, ..self.chain(&accepted) }
     }
 
     fn chains(
@@ -369,39 +370,39 @@ impl<'a> Inbound<'a> {
         kind: PortKnowledge,
         mode: PeerMode,
     ) -> impl Iterator<Item = listener::FilterChain> {
-        kind.taken(mode).iter().map(|taken| self.chain(taken))
+        kind.accepted(mode).iter().map(|accepted| self.chain(accepted))
     }
 
-    fn chain(&self, taken: &InboundMatch) -> listener::FilterChain {
-        let (content, filter) = match taken.content {
-            Content::Http => ("http", self.http(taken.mtls)),
+    fn chain(&self, accepted: &InboundMatch) -> listener::FilterChain {
+        let (content, filter) = match accepted.content {
+            Content::Http => ("http", self.http(accepted.mtls)),
             Content::Bytes => {
                 let limits = self.limits.clone();
-                ("tcp", tcp_accepted(self.settings, &self.upstream, limits, taken.mtls))
+                ("tcp", tcp_accepted(self.settings, &self.upstream, limits, accepted.mtls))
             }
         };
-        let security = match (taken.mtls, taken.transport) {
+        let security = match (accepted.mtls, accepted.transport) {
             (true, _) => "mtls",
             (false, TLS) => "tls",
             _ => "plain",
         };
         let matches = listener::FilterChainMatch {
             destination_port: self.port.and_then(|port| to_port(port).destination_port),
-            ..found(taken.transport, taken.alpn)
+            ..found(accepted.transport, accepted.alpn)
         };
         let name = format!("{}-{security}-{content}", self.name);
         let chain = chain(name, Some(matches), filter);
-        let mtls = match taken.content {
+        let mtls = match accepted.content {
             Content::Http => &self.mtls.http,
             Content::Bytes => &self.mtls.bytes,
         };
-        let transport_socket = taken.mtls.then(|| mtls.clone());
-        let guards = match taken.content {
+        let transport_socket = accepted.mtls.then(|| mtls.clone());
+        let guards = match accepted.content {
             // The HTTP connection manager contains the access filters.
             Content::Http => &[][..],
             Content::Bytes => &self.filters.network,
         };
-        let is_http_by_mtls = taken.mtls && matches!(taken.content, Content::Http);
+        let is_http_by_mtls = accepted.mtls && matches!(accepted.content, Content::Http);
         let metrics = self.settings.metrics.as_ref().filter(|_| is_http_by_mtls);
         let noted = metrics.and_then(ServiceMetrics::client_namespace);
         let filters = noted.into_iter().chain(guards.iter().cloned()).chain(chain.filters);
@@ -418,7 +419,7 @@ impl<'a> Inbound<'a> {
         let route = route_to(&self.upstream, Some(retries(RetryOn::OwnWorkload)));
         let routes = route::RouteConfiguration {
             name: self.upstream.clone(),
-            virtual_hosts: vec![virtual_host_of_everything(&self.virtual_host, route)],
+            virtual_hosts: vec![catch_all_host(&self.virtual_host, route)],
             validate_clusters: bool_value(false),
             ..Default::default()
         };

@@ -10,14 +10,14 @@ use super::TrafficSettings;
 use super::inbound::ACCEPTED_ALPN;
 use super::merged::merged;
 use super::parts::{
-    Families, Http, PLAIN, TLS, bool_value, chain, found, http, listening_on, log_of_refused,
-    normalizing, proxy_protocol, routes_named, tls_inspector, wildcards,
+    Families, Http, PLAIN, TLS, bool_value, chain, found, http, listening_on, normalizing,
+    proxy_protocol, refused_connection_logs, routes_named, tls_inspector, wildcards,
 };
 use super::ruled::ConnectionRules;
 use crate::class::Class;
 use crate::ingress::{http_route_name, https_route_name, tls_chain_name};
 use crate::rbac::AccessFilters;
-use crate::tls::{Secrets, of_server};
+use crate::tls::{Secrets, gateway_socket};
 use crate::{encode, seconds};
 use strait_mesh::push::ingress::{BytesRule, IngressOutline};
 use strait_model::{ForwardedCertificate, GatewayTopology};
@@ -62,8 +62,8 @@ impl IngressListeners<'_> {
         let addresses = port.bind.map_or_else(|| wildcards(self.families), |bind| vec![bind]);
         let name = format!("{}_{}", addresses.first()?, port.number);
         let mut filter_chains = self.in_tls(port, &name);
-        let is_beside_tls = !filter_chains.is_empty();
-        let plain = is_beside_tls.then(|| found(PLAIN, &[]));
+        let accepts_tls = !filter_chains.is_empty();
+        let plain = accepts_tls.then(|| found(PLAIN, &[]));
         if !port.http.is_empty() {
             let grpc_web = port.http.iter().any(|one| one.server.grpc_web);
             let stats = stat_prefix(port.http.first().map(|placed| placed.server), &name);
@@ -79,8 +79,8 @@ impl IngressListeners<'_> {
         }
         let listener = listener::Listener {
             filter_chains,
-            listener_filters: self.listener_filters(is_beside_tls),
-            access_log: log_of_refused(self.settings),
+            listener_filters: self.listener_filters(accepts_tls),
+            access_log: refused_connection_logs(self.settings),
             traffic_direction: TrafficDirection::Outbound.into(),
             ..listening_on(name.clone(), &addresses, port.number)?
         };
@@ -88,9 +88,9 @@ impl IngressListeners<'_> {
     }
 
     /// Returns the listener filters. The PROXY protocol is read before TLS is detected.
-    fn listener_filters(&self, is_beside_tls: bool) -> Vec<listener::ListenerFilter> {
+    fn listener_filters(&self, accepts_tls: bool) -> Vec<listener::ListenerFilter> {
         let announced = self.topology.proxy_protocol.then(proxy_protocol);
-        announced.into_iter().chain(is_beside_tls.then(tls_inspector)).collect()
+        announced.into_iter().chain(accepts_tls.then(tls_inspector)).collect()
     }
 
     /// Returns the chains for TLS: one for each server, or one for each name in the rules of a
@@ -150,13 +150,13 @@ impl IngressListeners<'_> {
         }
     }
 
-    fn socket(&self, tls: &ServerTls, of_mesh: &[&str]) -> TransportSocket {
+    fn socket(&self, tls: &ServerTls, mesh_alpn: &[&str]) -> TransportSocket {
         match tls.clients {
             TlsClients::Mesh => {
-                let taken = &self.settings.mesh_tls;
-                self.secrets.downstream(of_mesh, self.trust_domains, taken)
+                let defaults = &self.settings.mesh_tls;
+                self.secrets.downstream(mesh_alpn, self.trust_domains, defaults)
             }
-            _ => of_server(tls, &self.settings.tls_defaults),
+            _ => gateway_socket(tls, &self.settings.tls_defaults),
         }
     }
 

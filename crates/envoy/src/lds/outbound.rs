@@ -29,7 +29,7 @@ use super::parts::{
 use super::ruled::{ConnectionRules, NamedChain, RuledConnections, completed};
 use super::{ConnectionLimits, PodListenerKey, TrafficSettings};
 use crate::cds::BLACK_HOLE;
-use crate::class::{Class, ListenerFormat, class_of};
+use crate::class::{Class, ListenerFormat, class_for};
 use crate::encode;
 use crate::rds::proxy_route_name;
 use strait_mesh::aggregate::MergedService;
@@ -63,7 +63,7 @@ pub(crate) fn shared(
 ) -> Vec<Resource> {
     let families = class.families;
     let (ipv4, ipv6) = families;
-    let settings = TrafficSettings::of_class(context, class)
+    let settings = TrafficSettings::for_class(context, class)
         .counting(context, (&class.namespace, &class.selection), form, CallEnd::Client)
         .in_form(form, PatchPlace::Outbound);
     let rules = ConnectionRules { context, class, settings: &settings };
@@ -93,17 +93,21 @@ pub(crate) fn shared(
                 wanted.grpc_web |= port.protocol == Protocol::GrpcWeb;
             } else {
                 if has_no_known_address(service) {
-                    let kept = service.primary.resolution == Resolution::Passthrough;
+                    let is_passthrough = service.primary.resolution == Resolution::Passthrough;
                     if matches!(port.protocol, Protocol::Tls | Protocol::Https) {
                         let wanted = any_address.entry(number).or_default();
                         wanted.names.entry(service.hostname()).or_insert((service, port));
-                    } else if kept || !settings.outbound_any || rules.must_apply(service, port) {
+                    } else if is_passthrough
+                        || !settings.outbound_any
+                        || rules.must_apply(service, port)
+                    {
                         let wanted = any_address.entry(number).or_default();
                         wanted.rest.get_or_insert((service, port));
                     }
                 }
-                let spoken = |range: &&IpNet| if range.addr().is_ipv4() { ipv4 } else { ipv6 };
-                for range in service.primary.ranges.iter().filter(spoken) {
+                let is_supported =
+                    |range: &&IpNet| if range.addr().is_ipv4() { ipv4 } else { ipv6 };
+                for range in service.primary.ranges.iter().filter(is_supported) {
                     let wanted = any_address.entry(number).or_default();
                     wanted.ranges.entry(*range).or_default().push((service, port));
                 }
@@ -168,7 +172,7 @@ pub(super) fn pods(
     }
     let mut wanted = BTreeMap::new();
     let services = addresses.services.iter().map(|(service, _)| service);
-    let class = class_of(view);
+    let class = class_for(view);
     let rules = ConnectionRules { context, class: &class, settings };
     let scope = context.traffic.scope(&class.namespace, &class.selection);
     let elsewhere = scope.addresses(form.interception);
@@ -181,8 +185,9 @@ pub(super) fn pods(
                 if decide(context, view, service, shard, endpoint, network) != Ok(Path::Direct) {
                     continue;
                 }
-                let of_port = service.vip_source_of_port(&view.cluster, port).into_iter();
-                let precedence = of_port.chain([shard]).map(|key| context.precedence(key)).max();
+                let vip_sources = service.vip_source_of_port(&view.cluster, port).into_iter();
+                let precedence =
+                    vip_sources.chain([shard]).map(|key| context.precedence(key)).max();
                 let holder = wanted.entry(at).or_insert((precedence, service, port));
                 if precedence < holder.0 {
                     *holder = (precedence, service, port);
@@ -195,11 +200,11 @@ pub(super) fn pods(
         if shared.binary_search_by(|one| (*one.name).cmp(&name)).is_ok() {
             return None;
         }
-        let ruled = rules.of(service.hostname(), port, Some(at.0));
+        let ruled = rules.connections_for(service.hostname(), port, Some(at.0));
         let policies = context.rules_for(service);
         let rule = view.rule(&policies, service);
         let policy = rule.map(|rule| rule.resolved("", port.number)).unwrap_or_default();
-        let limits = ConnectionLimits::of(&policy.or_usual(&context.mesh.usual_limits));
+        let limits = ConnectionLimits::from_policy(&policy.or_usual(&context.mesh.usual_limits));
         let (host, logs) = (service.hostname().clone(), Arc::clone(&settings.logs));
         let (spans, filters) = (settings.spans.clone(), Arc::clone(&settings.filters));
         let metrics = settings.metrics.as_ref().map(|metrics| Arc::clone(&metrics.choice));
@@ -221,7 +226,7 @@ pub(super) fn pods(
             let upstream = OutboundName::sidecar(service.hostname().clone(), port.number);
             let rest = || tcp_limited(settings, &upstream.to_string(), limits.clone());
             let ruled = ruled.clone().unwrap_or_default();
-            let message = for_one_service(settings, at, (service, port), ruled, rest)?;
+            let message = service_listener(settings, at, (service, port), ruled, rest)?;
             Some(encode(name.clone(), &settings.istio.in_chains(message)))
         };
         keep(key, &make).map(|listener| (at.0, listener))
@@ -311,24 +316,26 @@ impl AnyAddress<'_> {
             chains.extend(self.at_range(rules, &name, *range, services));
         }
         let named = self.by_name(rules);
-        let mut asks_for_names = chains.iter().any(is_named);
-        asks_for_names |= !named.is_empty();
+        let mut needs_names = chains.iter().any(is_named);
+        needs_names |= !named.is_empty();
         chains.extend(named.into_iter().map(|one| one.chain));
         if let Some((service, port)) = self.rest
-            && let Some(ruled) = rules.of(service.hostname(), port, None)
+            && let Some(ruled) = rules.connections_for(service.hostname(), port, None)
         {
             let parts = ruled.by_range.into_iter();
             let parts = parts.filter(|(part, _)| self.is_for(None, *part));
-            chains.extend(parts.map(|(part, filter)| of_range(part, filter)));
+            chains.extend(parts.map(|(part, filter)| range_chain(part, filter)));
         }
         // Envoy refuses a listener in which two chains have equal matches.
-        let mut taken = HashSet::new();
-        chains.retain(|one| {
-            taken.insert(one.filter_chain_match.as_ref().map(Message::encode_to_vec))
+        let mut matches = HashSet::new();
+        chains.retain(|chain| {
+            matches.insert(chain.filter_chain_match.as_ref().map(Message::encode_to_vec))
         });
         let rest = match self.rest {
             Some((service, port)) => {
-                let ruled = rules.of(service.hostname(), port, None).and_then(|ruled| ruled.rest);
+                let ruled = rules
+                    .connections_for(service.hostname(), port, None)
+                    .and_then(|ruled| ruled.rest);
                 let filter = ruled.unwrap_or_else(|| rules.to_service(service, port));
                 chain(service.hostname().to_string(), None, filter)
             }
@@ -344,7 +351,7 @@ impl AnyAddress<'_> {
         };
         let sniffs = self.http || self.ranges.values().any(is_sniffed);
         let mut filters = Vec::new();
-        if asks_for_names {
+        if needs_names {
             filters.push(tls_inspector());
         }
         if sniffs {
@@ -370,10 +377,10 @@ impl AnyAddress<'_> {
         services: &[(&MergedService, &Port)],
     ) -> Vec<listener::FilterChain> {
         let mut chains = Vec::new();
-        let (mut named, mut taken) = (Vec::new(), BTreeSet::new());
+        let (mut named, mut used_names) = (Vec::new(), BTreeSet::new());
         let mut first = None;
         for (service, port) in services {
-            let ruled = rules.of(service.hostname(), port, None).unwrap_or_default();
+            let ruled = rules.connections_for(service.hostname(), port, None).unwrap_or_default();
             let is_by_name = !ruled.by_name.is_empty();
             let own = if is_by_name {
                 ruled.by_name.iter().filter_map(|one| one.part(range)).collect()
@@ -383,9 +390,9 @@ impl AnyAddress<'_> {
             } else {
                 Vec::new()
             };
-            named.extend(own.into_iter().filter(|one| {
-                one.range.is_none_or(|part| self.is_for(Some(range), part))
-                    && taken.insert((one.range, Arc::clone(&one.name)))
+            named.extend(own.into_iter().filter(|chain| {
+                chain.range.is_none_or(|part| self.is_for(Some(range), part))
+                    && used_names.insert((chain.range, Arc::clone(&chain.name)))
             }));
             if !is_by_name && first.is_none() {
                 first = Some((*service, *port, ruled));
@@ -401,7 +408,7 @@ impl AnyAddress<'_> {
             });
             let whole = whole.unwrap_or_else(|| rules.to_service(service, port));
             let requests = (port.protocol == Protocol::Auto)
-                .then(|| http(&one_service(rules.settings, listener, service, port)));
+                .then(|| http(&service_manager(rules.settings, listener, service, port)));
             for (range, filter) in parts.chain([(range, whole)]) {
                 if let Some(requests) = &requests {
                     // Envoy selects the longest prefix, then the transport protocol, and never
@@ -415,7 +422,7 @@ impl AnyAddress<'_> {
                     let sniffed = Some(plain(&PLAIN_HTTP));
                     chains.push(chain(format!("{range} http"), sniffed, requests.clone()));
                 }
-                chains.push(of_range(range, filter));
+                chains.push(range_chain(range, filter));
             }
         }
         chains.extend(completed(named).into_iter().map(|one| one.chain));
@@ -424,21 +431,24 @@ impl AnyAddress<'_> {
 
     /// Returns the chains for names of services without an address.
     fn by_name(&self, rules: ConnectionRules<'_>) -> Vec<NamedChain> {
-        let ruled = self.names.iter().map(|(host, (_, port))| (*host, rules.of(host, port, None)));
+        let ruled = self
+            .names
+            .iter()
+            .map(|(host, (_, port))| (*host, rules.connections_for(host, port, None)));
         let ruled: BTreeMap<_, _> = ruled
             .filter_map(|(host, ruled)| {
                 Some((host, ruled.filter(|ruled| !ruled.by_name.is_empty())?))
             })
             .collect();
         let others = || self.names.iter().filter(|(host, _)| !ruled.contains_key(*host));
-        let mut taken: BTreeSet<(Option<IpNet>, Arc<str>)> =
+        let mut used_names: BTreeSet<(Option<IpNet>, Arc<str>)> =
             others().map(|(host, _)| (None, host.as_str().into())).collect();
-        let of_rules = ruled.values().flat_map(|ruled| &ruled.by_name);
-        let of_rules = of_rules.filter(|one| {
-            one.range.is_none_or(|part| self.is_for(None, part))
-                && taken.insert((one.range, Arc::clone(&one.name)))
+        let by_rules = ruled.values().flat_map(|ruled| &ruled.by_name);
+        let by_rules = by_rules.filter(|chain| {
+            chain.range.is_none_or(|part| self.is_for(None, part))
+                && used_names.insert((chain.range, Arc::clone(&chain.name)))
         });
-        let mut named: Vec<NamedChain> = of_rules.cloned().collect();
+        let mut named: Vec<NamedChain> = by_rules.cloned().collect();
         named.extend(others().map(|(host, (service, port))| {
             NamedChain::new(host.as_str().into(), rules.to_service(service, port))
         }));
@@ -474,7 +484,7 @@ impl<'a> AtAddress<'a> {
     ) -> Option<listener::Listener> {
         let settings = rules.settings;
         let ruled = |(service, port): (&MergedService, &Port)| {
-            rules.of(service.hostname(), port, Some(address))
+            rules.connections_for(service.hostname(), port, Some(address))
         };
         let alone = |(service, port): (&MergedService, &Port)| {
             if port.protocol.is_http() {
@@ -482,9 +492,9 @@ impl<'a> AtAddress<'a> {
             }
             let ruled = ruled((service, port)).unwrap_or_default();
             let rest = || rules.to_service(service, port);
-            for_one_service(settings, (address, number), (service, port), ruled, rest)
+            service_listener(settings, (address, number), (service, port), ruled, rest)
         };
-        let mut of_rest = match (self.rest, self.by_sni.values().next()) {
+        let mut rest_listener = match (self.rest, self.by_sni.values().next()) {
             (Some(rest), None) => return alone(rest),
             (None, Some(only)) if self.by_sni.len() == 1 => return alone(*only),
             (Some(rest), Some(_)) => alone(rest)?,
@@ -493,7 +503,7 @@ impl<'a> AtAddress<'a> {
                 ..handed_over(name(address, number), &[address], number)?
             },
         };
-        let mut taken = BTreeSet::new();
+        let mut used_names = BTreeSet::new();
         let mut named: Vec<NamedChain> = Vec::new();
         for (host, (service, port)) in &self.by_sni {
             let ruled = ruled((service, port)).unwrap_or_default();
@@ -502,12 +512,12 @@ impl<'a> AtAddress<'a> {
                 let filter = ruled.rest.unwrap_or_else(|| rules.to_service(service, port));
                 chains.push(NamedChain::new(host.as_str().into(), filter));
             }
-            named.extend(chains.into_iter().filter(|one| taken.insert(Arc::clone(&one.name))));
+            named.extend(chains.into_iter().filter(|one| used_names.insert(Arc::clone(&one.name))));
         }
-        of_rest.filter_chains.splice(0..0, named.into_iter().map(|one| one.chain));
+        rest_listener.filter_chains.splice(0..0, named.into_iter().map(|one| one.chain));
         let mut filters = vec![tls_inspector()];
-        filters.append(&mut of_rest.listener_filters);
-        Some(detect(settings, filters, of_rest))
+        filters.append(&mut rest_listener.listener_filters);
+        Some(detect(settings, filters, rest_listener))
     }
 }
 
@@ -516,7 +526,7 @@ fn is_named(chain: &listener::FilterChain) -> bool {
 }
 
 /// Returns the chain of an address range.
-fn of_range(range: IpNet, filter: listener::Filter) -> listener::FilterChain {
+fn range_chain(range: IpNet, filter: listener::Filter) -> listener::FilterChain {
     chain(range.to_string(), Some(to_range(range)), filter)
 }
 
@@ -535,12 +545,12 @@ fn wanted_ports<'a>(
         let only = ports.next()?;
         (ports.next().is_none() && !only.protocol.is_http()).then_some((&**whole, only))
     });
-    let led = only.map_or_else(Vec::new, |(whole, only)| {
-        let host = HostPattern::of_service(whole.hostname());
+    let routed = only.map_or_else(Vec::new, |(whole, only)| {
+        let host = HostPattern::for_service(whole.hostname());
         let ports = scope.ports_to_only(&host, &whole.primary.namespace, only.number);
         ports.map(|number| (number, whole, only)).collect()
     });
-    own.chain(led)
+    own.chain(routed)
 }
 
 /// Returns a listener for requests to an HTTP proxy. Each request names a host and port. Without
@@ -614,9 +624,10 @@ impl<'a> PlacedPort<'a> {
                 ..handed_over(name, &[address], number)?
             }
         } else {
-            let ruled = rules.of(service.hostname(), port, Some(address)).unwrap_or_default();
+            let ruled =
+                rules.connections_for(service.hostname(), port, Some(address)).unwrap_or_default();
             let rest = || rules.to_service(service, port);
-            for_one_service(settings, (address, number), (service, port), ruled, rest)?
+            service_listener(settings, (address, number), (service, port), ruled, rest)?
         };
         Some(listener::Listener { bind_to_port: bool_value(listens), ..listener })
     }
@@ -624,7 +635,7 @@ impl<'a> PlacedPort<'a> {
 
 /// Returns the listener of an address of one service. `rest` handles the connections that no rule
 /// matches.
-fn for_one_service(
+fn service_listener(
     settings: &TrafficSettings,
     (address, number): (IpAddr, u16),
     (service, port): (&MergedService, &Port),
@@ -645,7 +656,7 @@ fn for_one_service(
     if port.protocol != Protocol::Auto {
         return Some(listener);
     }
-    let manager = one_service(settings, &name, service, port);
+    let manager = service_manager(settings, &name, service, port);
     let sniffed = chain("http", Some(found(PLAIN, &PLAIN_HTTP)), http(&manager));
     let listener = listener::Listener { filter_chains: vec![sniffed], ..listener };
     Some(detect(settings, vec![http_inspector()], listener))
@@ -654,10 +665,10 @@ fn for_one_service(
 /// Returns whether requests to a service are recognized by its addresses, whatever host they name.
 fn is_addressed(context: &PushContext, class: &Class, service: &MergedService) -> bool {
     let (host, namespace) = (service.hostname(), &service.primary.namespace);
-    let is_of_clusters = [context.settings.domain.as_str(), CLUSTERSET]
+    let is_cluster_service = [context.settings.domain.as_str(), CLUSTERSET]
         .iter()
         .any(|domain| host.service_in(domain).is_some());
-    is_of_clusters && context.traffic.addressed.contains(namespace, &class.namespace)
+    is_cluster_service && context.traffic.addressed.contains(namespace, &class.namespace)
 }
 
 /// Returns a listener for requests to an address of one service. Other data is forwarded to its
@@ -668,7 +679,7 @@ fn for_requests(
     (service, port): (&MergedService, &Port),
 ) -> Option<listener::Listener> {
     let name = name(address, number);
-    let manager = one_service(settings, &name, service, port);
+    let manager = service_manager(settings, &name, service, port);
     let requests = chain("http", Some(found(PLAIN, &PLAIN_HTTP)), http(&manager));
     let listener = listener::Listener {
         filter_chains: vec![requests],
@@ -679,7 +690,7 @@ fn for_requests(
 }
 
 /// Returns the HTTP connection manager for requests to one service.
-fn one_service(
+fn service_manager(
     settings: &TrafficSettings,
     listener: &str,
     service: &MergedService,

@@ -9,7 +9,7 @@ use super::merged::merged;
 use super::{ConnectionLimits, TrafficSettings};
 use crate::service_metrics::both;
 use crate::spans::SpanReport;
-use crate::{any, duration, nested, seconds, struct_of};
+use crate::{any, duration, encode_struct, nested, seconds};
 use strait_model::Interception;
 use strait_model::mesh_config::{AccessLog, AccessLogFormat, PathNormalization};
 use strait_proto::envoy::envoy::config::accesslog::v3 as accesslog;
@@ -227,7 +227,7 @@ impl Http {
         filters.push(http_filter("envoy.filters.http.router", &router));
         let mut access_log = access_log(settings);
         if let Some(metrics) = &settings.metrics {
-            access_log.extend_from_slice(metrics.of_requests(self.by_mtls));
+            access_log.extend_from_slice(metrics.request_logs(self.by_mtls));
         }
         let manager = hcm::HttpConnectionManager {
             stat_prefix: self.stat_prefix,
@@ -261,7 +261,10 @@ impl Http {
 
 /// Inserts users' filters before the router filter, in order.
 fn put_in(settings: &TrafficSettings, port: Option<u16>, filters: &mut Vec<hcm::HttpFilter>) {
-    let here = settings.filters.iter().filter(|(of, _)| of.is_none() || *of == port);
+    let here = settings
+        .filters
+        .iter()
+        .filter(|(patch_port, _)| patch_port.is_none() || *patch_port == port);
     for (_, patch) in here {
         let PlacedPatch::Filter(placed) = &**patch else { continue };
         let config = Any {
@@ -299,9 +302,9 @@ pub(super) fn normalizing(
 }
 
 /// Returns the path normalization of a manager.
-pub(crate) fn normalization_of(manager: &hcm::HttpConnectionManager) -> PathNormalization {
+pub(crate) fn path_normalization(manager: &hcm::HttpConnectionManager) -> PathNormalization {
     use hcm::http_connection_manager::PathWithEscapedSlashesAction::UnescapeAndForward;
-    let normalizes = manager.normalize_path.is_some_and(|said| said.value);
+    let normalizes = manager.normalize_path.is_some_and(|flag| flag.value);
     match (normalizes, manager.merge_slashes) {
         (false, _) => PathNormalization::None,
         (true, false) => PathNormalization::Base,
@@ -424,7 +427,7 @@ pub(super) fn detect(
         listener_filters: filters,
         listener_filters_timeout: Some(duration(settings.detection_timeout)),
         continue_on_listener_filters_timeout: true,
-        access_log: log_of_refused(settings),
+        access_log: refused_connection_logs(settings),
         ..listener
     }
 }
@@ -438,16 +441,16 @@ fn access_log(settings: &TrafficSettings) -> Vec<accesslog::AccessLog> {
 }
 
 /// Returns access logs for connections that no chain accepts (`NR`). No other log covers them.
-pub(super) fn log_of_refused(settings: &TrafficSettings) -> Vec<accesslog::AccessLog> {
+pub(super) fn refused_connection_logs(settings: &TrafficSettings) -> Vec<accesslog::AccessLog> {
     use accesslog::access_log_filter::FilterSpecifier::ResponseFlagFilter;
-    let of = |written: &WrittenLog| {
+    let refused_log = |written: &WrittenLog| {
         let flags = accesslog::ResponseFlagFilter { flags: vec!["NR".to_owned()] };
         let refused =
             accesslog::AccessLogFilter { filter_specifier: Some(ResponseFlagFilter(flags)) };
         let filter = both(refused, written.filter.as_deref().map(expression));
         accesslog::AccessLog { filter: Some(filter), ..log_to(&written.log) }
     };
-    settings.logs.iter().map(of).collect()
+    settings.logs.iter().map(refused_log).collect()
 }
 
 /// Returns a filter for requests that match a CEL expression.
@@ -483,7 +486,7 @@ fn log_to(log: &AccessLog) -> accesslog::AccessLog {
         AccessLogFormat::Json(fields) => {
             let mut log = any(&FileAccessLog { path, access_log_format: None });
             let mut format = Vec::new();
-            nested(2, &fields.as_object().map(struct_of).unwrap_or_default(), &mut format);
+            nested(2, &fields.as_object().map(encode_struct).unwrap_or_default(), &mut format);
             nested(5, &format, &mut log.value);
             log
         }
@@ -554,10 +557,7 @@ pub(crate) fn everything(action: route::route::Action) -> route::Route {
 }
 
 /// Returns a virtual host for all domains.
-pub(crate) fn virtual_host_of_everything(
-    name: impl Into<String>,
-    route: route::Route,
-) -> route::VirtualHost {
+pub(crate) fn catch_all_host(name: impl Into<String>, route: route::Route) -> route::VirtualHost {
     route::VirtualHost {
         name: name.into(),
         domains: vec!["*".into()],

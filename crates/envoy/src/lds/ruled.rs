@@ -111,23 +111,23 @@ impl RuledConnections {
 
 /// A match of a rule, and the connections to a port of a service that it takes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct RuledWay<'a> {
+pub(crate) struct RuledMatch<'a> {
     /// The list of the object that contains the rule: `tls` or `tcp`.
     pub(crate) list: &'static str,
     pub(crate) rule: &'a TcpRule,
-    pub(crate) takes: Result<TakenConnections<'a>, WayMisfit<'a>>,
+    pub(crate) takes: Result<ConnectionSubset<'a>, MatchMisfit<'a>>,
 }
 
 /// Some of the connections to a port of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct TakenConnections<'a> {
+pub(crate) struct ConnectionSubset<'a> {
     /// The SNI; `None` for all connections.
     pub(crate) name: Option<&'a Arc<str>>,
     /// The destination addresses; `None` for all addresses that the listener accepts.
     pub(crate) range: Option<IpNet>,
 }
 
-impl TakenConnections<'_> {
+impl ConnectionSubset<'_> {
     fn is_by_name(&self) -> bool {
         self.name.is_some()
     }
@@ -135,7 +135,7 @@ impl TakenConnections<'_> {
 
 /// The reason why a match of a rule takes no connections.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum WayMisfit<'a> {
+pub(crate) enum MatchMisfit<'a> {
     /// The match is for another port, address or proxy.
     Match(&'a ConnectionMatch),
     /// The match requires SNI, but the port does not use TLS.
@@ -143,7 +143,7 @@ pub(crate) enum WayMisfit<'a> {
     /// The object routes connections by SNI only.
     ByName,
     /// An earlier match takes these connections.
-    Taken(TakenConnections<'a>),
+    Taken(ConnectionSubset<'a>),
 }
 
 /// Evaluates rules for connections.
@@ -157,7 +157,7 @@ pub(crate) struct ConnectionRules<'a> {
 impl<'a> ConnectionRules<'a> {
     /// Returns the effect of rules on connections to a port of a service, at one address or at all.
     /// Returns `None` without rules.
-    pub(super) fn of(
+    pub(super) fn connections_for(
         &self,
         host: &Hostname,
         port: &Port,
@@ -166,9 +166,9 @@ impl<'a> ConnectionRules<'a> {
         if self.context.traffic.virtual_services.is_empty() {
             return None;
         }
-        let host = HostPattern::of_service(host);
-        let mut objects = self.ways(&host, port, address);
-        objects.find_map(|(routed, ways)| self.made(routed, &ways, port))
+        let host = HostPattern::for_service(host);
+        let mut objects = self.ruled_matches(&host, port, address);
+        objects.find_map(|(routed, matches)| self.made(routed, &matches, port))
     }
 
     /// Returns whether connections to a port of a service need a listener because a DestinationRule
@@ -180,36 +180,36 @@ impl<'a> ConnectionRules<'a> {
         let rule = policies.rule(RuleClient { namespace, selection }, &service.primary.namespace);
         let tls = rule.and_then(|rule| rule.resolved("", port.number).tls);
         tls.is_some_and(|tls| *tls != ClientTls::Disable)
-            || self.of(service.hostname(), port, None).is_some()
+            || self.connections_for(service.hostname(), port, None).is_some()
     }
 
     /// Returns the rules for connections to a port of a service, at one address or at all, grouped
     /// by object in order of precedence. The first object that takes any connections takes all.
-    pub(crate) fn ways<'n>(
+    pub(crate) fn ruled_matches<'n>(
         &self,
         host: &'n HostPattern,
         port: &'n Port,
         address: Option<IpAddr>,
-    ) -> impl Iterator<Item = (&'a Arc<RoutedService>, Vec<RuledWay<'a>>)> + use<'a, 'n>
+    ) -> impl Iterator<Item = (&'a Arc<RoutedService>, Vec<RuledMatch<'a>>)> + use<'a, 'n>
     where
         'a: 'n,
     {
         let Class { namespace, selection, .. } = self.class;
-        let objects = self.context.traffic.routed_of_host(host, namespace, selection);
+        let objects = self.context.traffic.routed_for_host(host, namespace, selection);
         let class = self.class;
-        objects.map(move |routed| (routed, ways_of(class, routed, port, address)))
+        objects.map(move |routed| (routed, object_matches(class, routed, port, address)))
     }
 
     fn made(
         &self,
         routed: &RoutedService,
-        ways: &[RuledWay<'_>],
+        matches: &[RuledMatch<'_>],
         port: &Port,
     ) -> Option<RuledConnections> {
         let mut found = RuledConnections::default();
         let mut is_any = false;
-        for RuledWay { rule, takes, .. } in ways {
-            let Ok(TakenConnections { name, range }) = *takes else { continue };
+        for RuledMatch { rule, takes, .. } in matches {
+            let Ok(ConnectionSubset { name, range }) = *takes else { continue };
             is_any = true;
             let filter = self.filter(routed, rule, port.number);
             match (name.map(|name| NamedChain::new(Arc::clone(name), filter.clone())), range) {
@@ -246,7 +246,7 @@ impl<'a> ConnectionRules<'a> {
         let rules = self.context.rules_for(service);
         let rule = rules.rule(RuleClient { namespace, selection }, &service.primary.namespace);
         let policy = rule.map(|rule| rule.resolved(subset, port)).unwrap_or_default();
-        ConnectionLimits::of(&policy.or_usual(&self.context.mesh.usual_limits))
+        ConnectionLimits::from_policy(&policy.or_usual(&self.context.mesh.usual_limits))
     }
 
     /// Returns the filter that forwards connections that match a rule. `port` is the destination
@@ -299,50 +299,50 @@ impl<'a> ConnectionRules<'a> {
 
 /// Returns the connections to a port of a service that the rules of an object take from proxies of
 /// this class, match by match.
-fn ways_of<'a>(
+fn object_matches<'a>(
     Class { namespace, selection, .. }: &Class,
     routed: &'a RoutedService,
     port: &Port,
     address: Option<IpAddr>,
-) -> Vec<RuledWay<'a>> {
+) -> Vec<RuledMatch<'a>> {
     static EVERY: LazyLock<[ConnectionMatch; 1]> = LazyLock::new(Default::default);
     let service = &routed.service;
     let tls = service.tls.iter().map(|rule| ("tls", rule, &*rule.matches));
     let tcp = service.tcp.iter().map(|rule| {
         ("tcp", rule, if rule.matches.is_empty() { &EVERY[..] } else { &*rule.matches })
     });
-    let mut taken = BTreeSet::new();
-    let mut ways = Vec::new();
+    let mut claimed = BTreeSet::new();
+    let mut ruled = Vec::new();
     for (list, rule, matches) in tls.chain(tcp) {
-        for one in matches {
-            let mut push = |takes| ways.push(RuledWay { list, rule, takes });
+        for wanted in matches {
+            let mut push = |takes| ruled.push(RuledMatch { list, rule, takes });
             let is_by_name = list == "tls";
             if is_by_name && !port.protocol.begins_tls() {
-                push(Err(WayMisfit::NoTls));
-            } else if !one.fits(namespace, selection, port.number, address) {
-                push(Err(WayMisfit::Match(one)));
-            } else if !is_by_name && taken.last().is_some_and(TakenConnections::is_by_name) {
-                push(Err(WayMisfit::ByName));
+                push(Err(MatchMisfit::NoTls));
+            } else if !wanted.fits(namespace, selection, port.number, address) {
+                push(Err(MatchMisfit::Match(wanted)));
+            } else if !is_by_name && claimed.last().is_some_and(ConnectionSubset::is_by_name) {
+                push(Err(MatchMisfit::ByName));
             } else {
                 let names: Vec<_> = match is_by_name {
-                    true => one.server_names.iter().map(Some).collect(),
+                    true => wanted.server_names.iter().map(Some).collect(),
                     false => vec![None],
                 };
-                let ranges: Vec<_> = match address.is_some() || one.to.is_empty() {
+                let ranges: Vec<_> = match address.is_some() || wanted.to.is_empty() {
                     true => vec![None],
-                    false => one.to.iter().copied().map(Some).collect(),
+                    false => wanted.to.iter().copied().map(Some).collect(),
                 };
                 // After a match for all names and addresses, later matches take nothing.
-                let rest = TakenConnections { name: None, range: None };
+                let rest = ConnectionSubset { name: None, range: None };
                 for name in names {
                     for range in &ranges {
-                        let way = TakenConnections { name, range: *range };
-                        let is_free = !taken.contains(&rest) && taken.insert(way);
-                        push(if is_free { Ok(way) } else { Err(WayMisfit::Taken(way)) });
+                        let subset = ConnectionSubset { name, range: *range };
+                        let is_free = !claimed.contains(&rest) && claimed.insert(subset);
+                        push(if is_free { Ok(subset) } else { Err(MatchMisfit::Taken(subset)) });
                     }
                 }
             }
         }
     }
-    ways
+    ruled
 }

@@ -59,12 +59,12 @@ pub(crate) struct TrafficSettings {
 
 impl TrafficSettings {
     /// Returns the outbound settings of proxies of a class, including their Sidecar.
-    pub(crate) fn of_class(context: &PushContext, class: &Class) -> Self {
-        let of = (&class.namespace, &class.selection);
-        let settings = Self::of(&context.mesh)
-            .logging(context, of, CallEnd::Client)
-            .tracing(context, of, &class.cluster, CallEnd::Client)
-            .filtering(context, of, PatchPlace::Outbound);
+    pub(crate) fn for_class(context: &PushContext, class: &Class) -> Self {
+        let proxies = (&class.namespace, &class.selection);
+        let settings = Self::for_mesh(&context.mesh)
+            .logging(context, proxies, CallEnd::Client)
+            .tracing(context, proxies, &class.cluster, CallEnd::Client)
+            .filtering(context, proxies, PatchPlace::Outbound);
         let scope = context.traffic.scope(&class.namespace, &class.selection);
         let Some(sidecar) = scope.sidecar() else { return settings };
         let Some(policy) = sidecar.outbound else { return settings };
@@ -86,10 +86,10 @@ impl TrafficSettings {
     pub(crate) fn logging(
         self,
         context: &PushContext,
-        of: (&Namespace, &Selection),
+        proxies: (&Namespace, &Selection),
         end: CallEnd,
     ) -> Self {
-        let logs = context.traffic.telemetries.logs(&context.mesh, of, end).into();
+        let logs = context.traffic.telemetries.logs(&context.mesh, proxies, end).into();
         Self { logs, ..self }
     }
 
@@ -98,21 +98,21 @@ impl TrafficSettings {
     pub(crate) fn tracing(
         self,
         context: &PushContext,
-        of: (&Namespace, &Selection),
+        proxies: (&Namespace, &Selection),
         cluster: &ClusterId,
         end: CallEnd,
     ) -> Self {
-        Self { spans: SpanReport::of(context, of, cluster, end), ..self }
+        Self { spans: SpanReport::for_end(context, proxies, cluster, end), ..self }
     }
 
     /// Adds the EnvoyFilter filters of a proxy of this namespace and selection at this place.
     pub(crate) fn filtering(
         self,
         context: &PushContext,
-        of: (&Namespace, &Selection),
+        proxies: (&Namespace, &Selection),
         place: PatchPlace,
     ) -> Self {
-        Self { filters: context.traffic.envoy_filters.at(of, place), ..self }
+        Self { filters: context.traffic.envoy_filters.at(proxies, place), ..self }
     }
 
     /// Adds the service metrics of a proxy of this namespace and selection at this end of calls, if
@@ -120,12 +120,12 @@ impl TrafficSettings {
     pub(crate) fn counting(
         self,
         context: &PushContext,
-        of: (&Namespace, &Selection),
+        proxies: (&Namespace, &Selection),
         form: ListenerFormat,
         end: CallEnd,
     ) -> Self {
-        let choice = || context.traffic.telemetries.metrics(of, end);
-        Self { metrics: form.counts.then(|| ServiceMetrics::of(choice(), end)), ..self }
+        let choice = || context.traffic.telemetries.metrics(proxies, end);
+        Self { metrics: form.counts.then(|| ServiceMetrics::new(choice(), end)), ..self }
     }
 
     /// Adds the settings that the proxy declares in its metadata, for this place.
@@ -135,14 +135,14 @@ impl TrafficSettings {
     }
 
     /// Returns the settings of the mesh, without logs, tracing, metrics and filters.
-    pub(crate) fn of(mesh: &MeshConfig) -> Self {
+    pub(crate) fn for_mesh(mesh: &MeshConfig) -> Self {
         Self {
             outbound_any: mesh.outbound_traffic_policy == OutboundTrafficPolicy::AllowAny,
             egress_proxy: None,
             logs: Arc::default(),
             spans: None,
             filters: Arc::default(),
-            istio: IstioFiltersAt::none(),
+            istio: IstioFiltersAt::disabled(),
             metrics: None,
             idle_timeout: None,
             outbound_port: mesh.proxy_listen_port,
@@ -189,7 +189,7 @@ pub(crate) struct ConnectionLimits {
 }
 
 impl ConnectionLimits {
-    pub(super) fn of(policy: &ResolvedPolicy) -> Self {
+    pub(super) fn from_policy(policy: &ResolvedPolicy) -> Self {
         let pool = policy.connection_pool.as_deref();
         let algorithm = policy.load_balancer.as_deref().map(|balancing| &balancing.algorithm);
         Self {

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::parts::any_port;
 use super::{TrafficSettings, gateway, outbound};
-use crate::class::{ListenerFormat, class_of};
+use crate::class::{ListenerFormat, class_for};
 use crate::{Cache, ProxyConfig};
 use strait_mesh::push::PushContext;
 use strait_mesh::push::addresses::addresses;
@@ -33,10 +33,10 @@ fn mesh() -> MeshState {
     MeshState::new(strait_mesh::testing::settings())
 }
 
-fn context(words: Vec<RegistryUpdate>) -> Arc<PushContext> {
+fn context(updates: Vec<RegistryUpdate>) -> Arc<PushContext> {
     let mut mesh = mesh();
-    for word in words {
-        mesh.apply(MeshEvent::Registry(word));
+    for update in updates {
+        mesh.apply(MeshEvent::Registry(update));
     }
     mesh.apply(MeshEvent::Complete);
     mesh.next_version().expect("a first version").0
@@ -44,7 +44,11 @@ fn context(words: Vec<RegistryUpdate>) -> Arc<PushContext> {
 
 /// Returns the resources of a wildcard type that a proxy in network `n1` receives, by name, in
 /// Envoy's JSON form.
-fn held(context: &Arc<PushContext>, proxy: &Proxy, kind: ResourceType) -> BTreeMap<String, Value> {
+fn list_resources(
+    context: &Arc<PushContext>,
+    proxy: &Proxy,
+    kind: ResourceType,
+) -> BTreeMap<String, Value> {
     let cache = Cache::default();
     let all = ProxyConfig::new(context, proxy, "n1".into(), &cache).all(kind);
     let json = |body: &ResourceBody| to_json(kind.url(), &body.to_bytes()).expect("a message");
@@ -53,18 +57,23 @@ fn held(context: &Arc<PushContext>, proxy: &Proxy, kind: ResourceType) -> BTreeM
 }
 
 fn listeners(context: &Arc<PushContext>, proxy: &Proxy) -> BTreeMap<String, Value> {
-    held(context, proxy, ResourceType::Listener)
+    list_resources(context, proxy, ResourceType::Listener)
 }
 
 /// Returns one named resource in Envoy's JSON form.
-fn one(context: &Arc<PushContext>, proxy: &Proxy, kind: ResourceType, name: &str) -> Value {
+fn named_resource(
+    context: &Arc<PushContext>,
+    proxy: &Proxy,
+    kind: ResourceType,
+    name: &str,
+) -> Value {
     let cache = Cache::default();
-    let one = ProxyConfig::new(context, proxy, "n1".into(), &cache).one(kind, name);
-    to_json(kind.url(), &one.expect("always an answer").body.to_bytes()).expect("a message")
+    let resource = ProxyConfig::new(context, proxy, "n1".into(), &cache).one(kind, name);
+    to_json(kind.url(), &resource.expect("always an answer").body.to_bytes()).expect("a message")
 }
 
 fn route(context: &Arc<PushContext>, proxy: &Proxy, name: &str) -> Value {
-    one(context, proxy, ResourceType::Route, name)
+    named_resource(context, proxy, ResourceType::Route, name)
 }
 
 /// Returns `name: domain…` for every virtual host of the route `name`.
@@ -73,7 +82,7 @@ fn domains(context: &Arc<PushContext>, proxy: &Proxy, name: &str) -> Vec<String>
     let hosts = route["virtual_hosts"].as_array().cloned().unwrap_or_default();
     hosts
         .iter()
-        .map(|host| format!("{}: {}", text(&host["name"]), words(&host["domains"])))
+        .map(|host| format!("{}: {}", text(&host["name"]), joined(&host["domains"])))
         .collect()
 }
 
@@ -93,8 +102,8 @@ fn chain(chain: &Value) -> String {
     }
     for part in ["server_names", "transport_protocol", "application_protocols"] {
         match &matches[part] {
-            Value::String(one) => line.push(one.clone()),
-            Value::Array(_) => line.push(format!("[{}]", words(&matches[part]))),
+            Value::String(name) => line.push(name.clone()),
+            Value::Array(_) => line.push(format!("[{}]", joined(&matches[part]))),
             _ => {}
         }
     }
@@ -114,7 +123,7 @@ fn chain(chain: &Value) -> String {
     line.join(" ")
 }
 
-fn words(list: &Value) -> String {
+fn joined(list: &Value) -> String {
     let list = list.as_array().cloned().unwrap_or_default();
     list.iter().map(text).collect::<Vec<_>>().join(" ")
 }
@@ -316,7 +325,11 @@ fn shared_listeners_are_equal_within_a_class() {
             (&view.namespace, &view.selection),
             (view.ipv4, view.ipv6),
         );
-        outbound::shared(&context, (&class_of(&view), ListenerFormat::of(proxy)), &addresses)
+        outbound::shared(
+            &context,
+            (&class_for(&view), ListenerFormat::for_proxy(proxy)),
+            &addresses,
+        )
     };
     let other = Proxy {
         addresses: vec![ip("10.0.0.77")],
@@ -341,8 +354,8 @@ fn serving(ports: Vec<Port>) -> (Arc<PushContext>, Proxy) {
 fn inbound(ports: Vec<Port>) -> Vec<String> {
     let (context, proxy) = serving(ports);
     let all = chains(&listeners(&context, &proxy)["virtualInbound"]);
-    let known = |line: &&String| !line.contains("Inbound") && !line.contains("BlackHole");
-    all.iter().filter(known).cloned().collect()
+    let is_specific = |line: &&String| !line.contains("Inbound") && !line.contains("BlackHole");
+    all.iter().filter(is_specific).cloned().collect()
 }
 
 #[test]
@@ -420,7 +433,7 @@ fn mtls_requires_a_certificate_and_accepts_no_alpn_of_the_mesh() {
     let plain = tls(&proxy);
     assert_eq!(plain["require_client_certificate"], true);
     let common = &plain["common_tls_context"];
-    assert_eq!(words(&common["alpn_protocols"]), "h2 http/1.1");
+    assert_eq!(joined(&common["alpn_protocols"]), "h2 http/1.1");
     assert_eq!(common["tls_params"]["tls_minimum_protocol_version"], "TLSv1_2");
     assert_eq!(common["tls_params"]["tls_maximum_protocol_version"], "TLSv1_3");
     let certificate = &common["tls_certificate_sds_secret_configs"][0];
@@ -462,8 +475,8 @@ fn server_accepts_only_clients_of_the_meshs_trust_domains() {
         };
         peers.unwrap_or_default().iter().map(prefix).collect::<Vec<_>>()
     };
-    let of_mesh = ["spiffe://cluster.local/", "spiffe://old.example/"];
-    assert_eq!(accepted(&mut mesh), [&of_mesh[..], &["spiffe://west.example/"]].concat());
+    let mesh_domains = ["spiffe://cluster.local/", "spiffe://old.example/"];
+    assert_eq!(accepted(&mut mesh), [&mesh_domains[..], &["spiffe://west.example/"]].concat());
     mesh.apply(members(&[("east", "cluster.local"), ("new", "new.example")]));
     assert_eq!(
         accepted(&mut mesh),
@@ -541,7 +554,7 @@ fn gateway_has_one_chain_for_each_exported_service_and_port() {
 fn gateway_without_exported_services_has_no_listener() {
     let context = context(vec![east(vec![])]);
     assert!(listeners(&context, &east_west_gateway()).is_empty());
-    let settings = TrafficSettings::of(&context.mesh);
+    let settings = TrafficSettings::for_mesh(&context.mesh);
     assert!(gateway::listener(&context, &settings, (true, false), 15443).is_none());
 }
 
@@ -553,12 +566,12 @@ fn gateway_has_an_upstream_cluster_for_each_chain() {
     ])]);
     let proxy = east_west_gateway();
     let listener = &listeners(&context, &proxy)["0.0.0.0_15443"];
-    let leads_to: Vec<_> = chains(listener)
+    let targets: Vec<_> = chains(listener)
         .iter()
         .filter_map(|line| line.split("-> tcp ").nth(1).map(str::to_owned))
         .collect();
-    let clusters = held(&context, &proxy, ResourceType::Cluster);
-    assert_eq!(leads_to, clusters.keys().cloned().collect::<Vec<_>>());
+    let clusters = list_resources(&context, &proxy, ResourceType::Cluster);
+    assert_eq!(targets, clusters.keys().cloned().collect::<Vec<_>>());
 }
 
 #[test]
@@ -633,21 +646,21 @@ fn full_name_is_never_a_short_name_of_another_host() {
     );
     assert_eq!(lines[1], "web.ns:80: web.ns web.ns.");
     // A host of another namespace takes no name from the service.
-    let namespaces = |of: &str, proxy: Proxy| {
-        let entry = service(&format!("x.{of}")).created(9);
+    let namespaces = |owner: &str, proxy: Proxy| {
+        let entry = service(&format!("x.{owner}")).created(9);
         let entry = entry.with(|it| it.hostname = "web.ns".into());
         let web = service("web.ns").created(1);
         let context = self::context(vec![east(vec![(web, vec![]), (entry, vec![])])]);
         let lines = domains(&context, &proxy, "80");
-        let of_web = |line: &&String| line.starts_with("web.ns.svc.cluster.local:80:");
-        let line = lines.iter().find(of_web).expect("the service's").clone();
+        let is_web = |line: &&String| line.starts_with("web.ns.svc.cluster.local:80:");
+        let line = lines.iter().find(is_web).expect("the service's").clone();
         (line.split(' ').any(|name| name == "web.ns"), line)
     };
     let (has_it, line) = namespaces("bank", client());
     assert!(has_it, "the service keeps its short name: {line}");
-    let of_bank =
+    let bank_client =
         Proxy { dns_domain: "bank.svc.cluster.local".into(), ..sidecar("web-1.bank", "east") };
-    let (has_it, line) = namespaces("bank", of_bank);
+    let (has_it, line) = namespaces("bank", bank_client);
     assert!(!has_it, "but for clients of the entry's own namespace: {line}");
 }
 

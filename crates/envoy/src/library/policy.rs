@@ -55,9 +55,9 @@ fn balance(cluster: &mut cluster::Cluster, policy: &ResolvedPolicy, library: Opt
             (LbPolicy::RingHash, ring)
         }
         Some(Algorithm::LeastRequest) if library.is_some_and(|library| library.least_request) => {
-            let of_two =
+            let two_choices =
                 LeastRequestLbConfig { choice_count: Some(number(2)), ..Default::default() };
-            (LbPolicy::LeastRequest, Some(LbConfig::LeastRequestLbConfig(of_two)))
+            (LbPolicy::LeastRequest, Some(LbConfig::LeastRequestLbConfig(two_choices)))
         }
         _ => (LbPolicy::RoundRobin, None),
     };
@@ -69,15 +69,15 @@ fn balance(cluster: &mut cluster::Cluster, policy: &ResolvedPolicy, library: Opt
 /// consecutive errors. If a policy sets a number of consecutive errors, an endpoint is ejected if
 /// it receives at least this number of calls in an interval and all fail. Returns `None` if errors
 /// are not counted.
-fn outlier_detection(said: &OutlierDetection) -> Option<cluster::OutlierDetection> {
+fn outlier_detection(detection: &OutlierDetection) -> Option<cluster::OutlierDetection> {
     // Envoy's default.
-    let of_5xx = said.consecutive_5xx.unwrap_or(5);
-    let all = [of_5xx, said.consecutive_gateway_errors.unwrap_or(0)];
+    let errors_5xx = detection.consecutive_5xx.unwrap_or(5);
+    let all = [errors_5xx, detection.consecutive_gateway_errors.unwrap_or(0)];
     let errors = all.into_iter().filter(|errors| *errors != 0).min()?;
     Some(cluster::OutlierDetection {
-        interval: said.interval.map(duration),
-        base_ejection_time: said.base_ejection_time.map(duration),
-        max_ejection_percent: said.max_ejection_percent.map(number),
+        interval: detection.interval.map(duration),
+        base_ejection_time: detection.base_ejection_time.map(duration),
+        max_ejection_percent: detection.max_ejection_percent.map(number),
         enforcing_success_rate: Some(number(0)),
         enforcing_failure_percentage: Some(number(100)),
         failure_percentage_threshold: Some(number(FAILING_PERCENT)),
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
     use strait_rules::traffic::policy::{ConsistentHash, HashKey, LoadBalancing};
 
-    fn held(algorithm: Algorithm, least_request: bool) -> cluster::Cluster {
+    fn balanced(algorithm: Algorithm, least_request: bool) -> cluster::Cluster {
         let load_balancer = LoadBalancing { algorithm, ..LoadBalancing::default() };
         let policy = ResolvedPolicy {
             load_balancer: Some(Arc::new(load_balancer)),
@@ -114,13 +114,13 @@ mod tests {
 
     #[test]
     fn least_request_is_used_if_the_library_supports_it() {
-        let cluster = held(Algorithm::LeastRequest, true);
+        let cluster = balanced(Algorithm::LeastRequest, true);
         assert_eq!(cluster.lb_policy(), LbPolicy::LeastRequest);
         let Some(LbConfig::LeastRequestLbConfig(config)) = cluster.lb_config else {
             panic!("{cluster:?}")
         };
         assert_eq!(config.choice_count, Some(number(2)), "fewer are refused");
-        let cluster = held(Algorithm::LeastRequest, false);
+        let cluster = balanced(Algorithm::LeastRequest, false);
         assert_eq!((cluster.lb_policy(), &cluster.lb_config), (LbPolicy::RoundRobin, &None));
     }
 
@@ -128,26 +128,26 @@ mod tests {
     fn hash_ring_is_used_if_the_library_supports_the_key() {
         let by = |key| ConsistentHash { key, table: HashTable::Maglev(Some(65_537)) };
         let header = HashKey::Header("x-user".to_owned());
-        let cluster = held(Algorithm::ConsistentHash(by(header)), false);
+        let cluster = balanced(Algorithm::ConsistentHash(by(header)), false);
         assert_eq!((cluster.lb_policy(), &cluster.lb_config), (LbPolicy::RingHash, &None));
-        let cluster = held(Algorithm::ConsistentHash(by(HashKey::SourceIp)), false);
+        let cluster = balanced(Algorithm::ConsistentHash(by(HashKey::SourceIp)), false);
         assert_eq!(cluster.lb_policy(), LbPolicy::RoundRobin);
-        assert_eq!(held(Algorithm::Random, true).lb_policy(), LbPolicy::RoundRobin);
+        assert_eq!(balanced(Algorithm::Random, true).lb_policy(), LbPolicy::RoundRobin);
     }
 
     #[test]
     fn consecutive_errors_become_a_minimum_number_of_failed_calls() {
-        let volume = |said: &OutlierDetection| {
-            Some(outlier_detection(said)?.failure_percentage_request_volume?.value)
+        let volume = |detection: &OutlierDetection| {
+            Some(outlier_detection(detection)?.failure_percentage_request_volume?.value)
         };
-        let said = |of_5xx, of_gateways| OutlierDetection {
-            consecutive_5xx: of_5xx,
-            consecutive_gateway_errors: of_gateways,
+        let detection_with = |errors_5xx, gateway_errors| OutlierDetection {
+            consecutive_5xx: errors_5xx,
+            consecutive_gateway_errors: gateway_errors,
             ..OutlierDetection::default()
         };
-        assert_eq!(volume(&said(None, None)), Some(5), "Envoy's own");
-        assert_eq!(volume(&said(Some(7), Some(3))), Some(3));
-        assert_eq!(volume(&said(Some(0), Some(3))), Some(3));
-        assert_eq!(volume(&said(Some(0), None)), None);
+        assert_eq!(volume(&detection_with(None, None)), Some(5), "Envoy's own");
+        assert_eq!(volume(&detection_with(Some(7), Some(3))), Some(3));
+        assert_eq!(volume(&detection_with(Some(0), Some(3))), Some(3));
+        assert_eq!(volume(&detection_with(Some(0), None)), None);
     }
 }

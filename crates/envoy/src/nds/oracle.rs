@@ -28,15 +28,15 @@ impl NameTableInputs<'_> {
                 // A name applies to all ports, so an address that is shared with another service is
                 // omitted.
                 let whole = vips.iter().filter(|vip| vip.is_whole()).map(|vip| vip.address);
-                let known = whole.filter(|vip| self.given || !is_given(vip));
-                self.add(service, "", known.collect(), &in_full, &mut hosts);
+                let usable = whole.filter(|vip| self.given || !is_given(vip));
+                self.add(service, "", usable.collect(), &in_full, &mut hosts);
             }
         }
         // Each entry is encoded separately, because protobuf maps have no order.
         let mut bytes = Vec::new();
         for (host, info) in hosts {
-            let one = NameTable { table: [(host.to_string(), info)].into() };
-            one.encode(&mut bytes).expect("a vector has room");
+            let table = NameTable { table: [(host.to_string(), info)].into() };
+            table.encode(&mut bytes).expect("a vector has room");
         }
         bytes
     }
@@ -68,14 +68,14 @@ impl NameTableInputs<'_> {
             return;
         }
         let host = service.hostname().as_str();
-        let of_cluster = |shard: &ShardEndpoints| shard.key.provider == Provider::Kubernetes;
-        let in_kubernetes = service.shards.first().is_some_and(of_cluster);
+        let is_kubernetes = |shard: &ShardEndpoints| shard.key.provider == Provider::Kubernetes;
+        let in_kubernetes = service.shards.first().is_some_and(is_kubernetes);
         // The agent completes short names with the search domains of a pod's resolver.
         let short_form = format!("{}.{}", service.primary.name, service.primary.namespace);
         let namespace = self.view.namespace.as_str();
         let is_anothers = {
-            let of = (service.hostname(), &service.primary.namespace);
-            rds::is_anothers(in_full, self.context, namespace, of, &short_form)
+            let owner = (service.hostname(), &service.primary.namespace);
+            rds::is_anothers(in_full, self.context, namespace, owner, &short_form)
         };
         let is_short = in_kubernetes && !host.ends_with(CLUSTER_SET) && !is_anothers;
         let short = |text: &str| if is_short { text.to_owned() } else { String::new() };

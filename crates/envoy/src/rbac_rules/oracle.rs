@@ -20,12 +20,12 @@ pub(super) fn policy(rule: &RuleMatcher) -> rbac::Policy {
         return matching_never();
     }
     let permissions = rule.operations.iter().map(|clauses| {
-        let rules: Vec<_> = clauses.iter().map(permission_of).collect();
+        let rules: Vec<_> = clauses.iter().map(encode_permission).collect();
         let rules = if rules.is_empty() { vec![anything.clone()] } else { rules };
         permission(rbac::permission::Rule::AndRules(rbac::permission::Set { rules }))
     });
     let principals = rule.sources.iter().map(|clauses| {
-        let ids: Vec<_> = clauses.iter().map(principal_of).collect();
+        let ids: Vec<_> = clauses.iter().map(encode_principal).collect();
         let ids = if ids.is_empty() { vec![anybody.clone()] } else { ids };
         principal(rbac::principal::Identifier::AndIds(rbac::principal::Set { ids }))
     });
@@ -36,7 +36,7 @@ pub(super) fn policy(rule: &RuleMatcher) -> rbac::Policy {
     }
 }
 
-fn permission_of(clause: &MatchedClause) -> rbac::Permission {
+fn encode_permission(clause: &MatchedClause) -> rbac::Permission {
     use rbac::permission::{Rule, Set};
     let any = clause.any.iter().map(|atoms| {
         let mut rules: Vec<_> = atoms.iter().map(|atom| permission(permitted(atom))).collect();
@@ -57,7 +57,7 @@ fn permission_of(clause: &MatchedClause) -> rbac::Permission {
     if clause.negated { permission(Rule::NotRule(Box::new(any))) } else { any }
 }
 
-fn principal_of(clause: &MatchedClause) -> rbac::Principal {
+fn encode_principal(clause: &MatchedClause) -> rbac::Principal {
     use rbac::principal::{Identifier, Set};
     let any = clause.any.iter().map(|atoms| {
         let mut ids: Vec<_> = atoms.iter().map(|atom| principal(identified(atom))).collect();
@@ -147,8 +147,8 @@ fn metadata(filter: &str, path: &[String], pattern: &TextPattern<'_>) -> rbac::S
     use matcher::value_matcher::MatchPattern;
     let value = |pattern| matcher::ValueMatcher { match_pattern: Some(pattern) };
     let text = || value(MatchPattern::StringMatch(string(pattern)));
-    let one_of = matcher::list_matcher::MatchPattern::OneOf(Box::new(text()));
-    let list = matcher::ListMatcher { match_pattern: Some(one_of) };
+    let element = matcher::list_matcher::MatchPattern::OneOf(Box::new(text()));
+    let list = matcher::ListMatcher { match_pattern: Some(element) };
     let either = vec![text(), value(MatchPattern::ListMatch(Box::new(list)))];
     let either = matcher::OrMatcher { value_matchers: either };
     let segment = |key: &String| PathSegment { segment: Some(Segment::Key(key.clone())) };
@@ -199,9 +199,13 @@ fn string(pattern: &TextPattern<'_>) -> matcher::StringMatcher {
     let plain = match &pattern.parts[..] {
         [_, _] if count == 2 => MatchPattern::Exact(begin),
         [_, _, TextPart::Any] if count == 2 && !begin.is_empty() => MatchPattern::Prefix(begin),
-        [TextPart::Text(one)] => MatchPattern::Exact(text(one)),
-        [TextPart::Text(one), TextPart::Any] if !one.is_empty() => MatchPattern::Prefix(text(one)),
-        [TextPart::Any, TextPart::Text(one)] if !one.is_empty() => MatchPattern::Suffix(text(one)),
+        [TextPart::Text(whole)] => MatchPattern::Exact(text(whole)),
+        [TextPart::Text(prefix), TextPart::Any] if !prefix.is_empty() => {
+            MatchPattern::Prefix(text(prefix))
+        }
+        [TextPart::Any, TextPart::Text(suffix)] if !suffix.is_empty() => {
+            MatchPattern::Suffix(text(suffix))
+        }
         _ => regex(),
     };
     let is_regex = matches!(plain, MatchPattern::SafeRegex(_));

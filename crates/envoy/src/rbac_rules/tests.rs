@@ -32,18 +32,18 @@ fn trust(domain: &str) -> TrustBundle {
 
 /// Returns the encoded rules of all policies, and the decoded message.
 fn encoded(
-    kept: &EncodedPolicies,
+    encoded_policies: &EncodedPolicies,
     policies: &AccessPolicies,
     domain: &str,
     token_rules: usize,
 ) -> (Vec<u8>, rbac::Rbac) {
     let trust = trust(domain);
-    let encoder = RuleEncoder { kept, trust: &trust, token_rules };
+    let encoder = RuleEncoder { encoded_policies, trust: &trust, token_rules };
     let rules: Vec<_> = policies
         .authorizations()
         .map(|policy| encoder.rules(EnforcedPolicy { policy, key_end: "-end" }, WireForm::Http))
         .collect();
-    let bytes = rbac_of(rbac::rbac::Action::Deny, "begin-", &rules).expect("rules");
+    let bytes = encode_rbac(rbac::rbac::Action::Deny, "begin-", &rules).expect("rules");
     let read = rbac::Rbac::decode(&bytes[..]).expect("a message");
     (bytes, read)
 }
@@ -52,14 +52,14 @@ fn encoded(
 fn joined_rules_are_one_message_sorted_by_key() {
     let path = |path: &str| json!({ "to": [{ "operation": { "paths": [path] } }] });
     let rules: Vec<Value> = (0..12).map(|at| path(&format!("/{at}"))).collect();
-    let held = policies(&[object("b", &json!([path("/b")])), object("a", &json!(rules))]);
-    let (bytes, read) = encoded(&EncodedPolicies::default(), &held, "mesh.example", 0);
+    let parsed = policies(&[object("b", &json!([path("/b")])), object("a", &json!(rules))]);
+    let (bytes, read) = encoded(&EncodedPolicies::default(), &parsed, "mesh.example", 0);
     assert_eq!(read.action, i32::from(rbac::rbac::Action::Deny));
     assert_eq!(read.policies.len(), 13);
-    for policy_held in held.authorizations() {
+    for policy in parsed.authorizations() {
         let trust = trust("mesh.example");
         let scope = MatchScope::new(&trust, 0);
-        for rule in RuleInForm::of_policy(policy_held, WireForm::Http, &scope) {
+        for rule in RuleInForm::enforceable_rules(policy, WireForm::Http, &scope) {
             let rule = rule.matcher();
             let key = format!("begin-{}-end", rule.key);
             assert_eq!(read.policies.get(&key), Some(&oracle::policy(&rule)), "{key}");
@@ -73,7 +73,7 @@ fn joined_rules_are_one_message_sorted_by_key() {
 }
 
 /// Returns policies with every field and key, including lists with lengths of several varint bytes.
-fn of_everything() -> Vec<Value> {
+fn policies_with_every_field() -> Vec<Value> {
     let source = json!({
         "principals": ["*", "mesh.example/ns/shop/sa/a", "cluster.local/ns/*", "*/sa/a"],
         "notNamespaces": ["shop", "o*r"], "trustDomains": ["*", "mesh.example", "a*", "*b"],
@@ -102,12 +102,12 @@ fn of_everything() -> Vec<Value> {
         { "from": [{ "source": source }, { "source": accounts }], "to": [{ "operation": operation }] },
         { "when": when }, { "from": [{ "source": accounts }], "when": when }, {},
     ]);
-    let of = |action: &str| {
+    let with_action = |action: &str| {
         let mut object = object(&action.to_lowercase(), &rules);
         object["spec"]["action"] = action.into();
         object
     };
-    vec![of("DENY"), of("ALLOW"), of("AUDIT")]
+    vec![with_action("DENY"), with_action("ALLOW"), with_action("AUDIT")]
 }
 
 #[test]
@@ -115,19 +115,19 @@ fn rules_are_encoded_like_plain_messages() {
     let mut random = StdRng::seed_from_u64(7);
     let mut objects: Vec<_> =
         (0..300).map(|at| random_policy(&mut random, &format!("p{at}"))).collect();
-    objects.extend(of_everything());
+    objects.extend(policies_with_every_field());
     let nothing = json!({ "name": "nothing", "namespace": "shop" });
     objects.push(json!({ "kind": "AuthorizationPolicy", "metadata": nothing, "spec": {} }));
-    let held = policies(&objects);
+    let parsed = policies(&objects);
     let mut lengths = std::collections::BTreeSet::new();
     for (domains, token_rules) in
         [(&["mesh.example"][..], 0), (&["mesh.example", "old.example"], 2), (&[], 1)]
     {
         let trust = TrustBundle::new(domains.iter().copied());
         let scope = MatchScope::new(&trust, token_rules);
-        for policy in held.authorizations() {
+        for policy in parsed.authorizations() {
             for form in [WireForm::Http, WireForm::Tcp, WireForm::Grpc] {
-                for rule in RuleInForm::of_policy(policy, form, &scope) {
+                for rule in RuleInForm::enforceable_rules(policy, form, &scope) {
                     let mut bytes = Vec::new();
                     wire::policy(&rule, &mut bytes);
                     let plain = oracle::policy(&rule.matcher());
@@ -151,30 +151,31 @@ fn rules_are_encoded_like_plain_messages() {
 fn cached_rules_are_encoded_again_if_any_input_changes() {
     let from = |source: Value| json!([{ "from": [{ "source": source }] }]);
     let by_principal = from(json!({ "principals": ["cluster.local/ns/shop/sa/a"] }));
-    let held = policies(&[object("a", &by_principal)]);
-    let kept = EncodedPolicies::default();
-    let first = encoded(&kept, &held, "mesh.example", 1).0;
-    assert_eq!(encoded(&kept, &held, "mesh.example", 1).0, first);
-    assert_eq!(kept.0.entries.len(), 1, "once for all who enforce it");
-    let moved = encoded(&kept, &held, "other.example", 1).0;
+    let parsed = policies(&[object("a", &by_principal)]);
+    let cache = EncodedPolicies::default();
+    let first = encoded(&cache, &parsed, "mesh.example", 1).0;
+    assert_eq!(encoded(&cache, &parsed, "mesh.example", 1).0, first);
+    assert_eq!(cache.0.entries.len(), 1, "once for all who enforce it");
+    let moved = encoded(&cache, &parsed, "other.example", 1).0;
     assert!(String::from_utf8_lossy(&moved).contains("other.example"));
     let edited = policies(&[object("a", &from(json!({ "namespaces": ["pay"] })))]);
-    let edited = encoded(&kept, &edited, "mesh.example", 1).0;
+    let edited = encoded(&cache, &edited, "mesh.example", 1).0;
     assert!(String::from_utf8_lossy(&edited).contains("pay"));
     let tokens = policies(&[object("a", &from(json!({ "requestPrincipals": ["a/*"] })))]);
-    let [one, two] = [1, 2].map(|rules| encoded(&kept, &tokens, "mesh.example", rules).0);
-    assert!(!String::from_utf8_lossy(&one).contains("payload-1"));
+    let [first, two] = [1, 2].map(|rules| encoded(&cache, &tokens, "mesh.example", rules).0);
+    assert!(!String::from_utf8_lossy(&first).contains("payload-1"));
     assert!(String::from_utf8_lossy(&two).contains("payload-1"), "a key for each rule");
 }
 
 #[test]
 fn sweep_removes_rules_of_deleted_policies() {
-    let held = policies(&[object("a", &json!([{}])), object("b", &json!([{}]))]);
-    let kept = EncodedPolicies::default();
-    encoded(&kept, &held, "mesh.example", 0);
-    let left = policies(&[object("b", &json!([{}]))]);
-    encoded(&kept, &left, "mesh.example", 0);
-    kept.sweep(&left);
-    let names: Vec<_> = kept.0.entries.iter().map(|entry| entry.key().0.name.to_string()).collect();
+    let parsed = policies(&[object("a", &json!([{}])), object("b", &json!([{}]))]);
+    let cache = EncodedPolicies::default();
+    encoded(&cache, &parsed, "mesh.example", 0);
+    let remaining = policies(&[object("b", &json!([{}]))]);
+    encoded(&cache, &remaining, "mesh.example", 0);
+    cache.sweep(&remaining);
+    let names: Vec<_> =
+        cache.0.entries.iter().map(|entry| entry.key().0.name.to_string()).collect();
     assert_eq!(names, ["b"]);
 }

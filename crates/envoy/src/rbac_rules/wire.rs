@@ -79,11 +79,11 @@ pub(super) fn policy(rule: &RuleInForm<'_>, out: &mut Vec<u8>) {
 }
 
 impl RuleSide {
-    fn alternative(&self, one: AlternativeInForm<'_>, out: &mut Vec<u8>) {
+    fn alternative(&self, alternative: AlternativeInForm<'_>, out: &mut Vec<u8>) {
         nest(self.list, out, |out| {
             nest(self.all, out, |out| {
                 let start = out.len();
-                one.each_clause(|clause| nest(FIRST, out, |out| self.clause(clause, out)));
+                alternative.each_clause(|clause| nest(FIRST, out, |out| self.clause(clause, out)));
                 if out.len() == start {
                     nest(FIRST, out, |out| self.anything(out));
                 }
@@ -93,18 +93,18 @@ impl RuleSide {
 
     fn clause(&self, clause: ClauseInForm<'_>, out: &mut Vec<u8>) {
         if clause.negated() {
-            nest(self.not, out, |out| self.any_of(clause, out));
+            nest(self.not, out, |out| self.write_any(clause, out));
         } else {
-            self.any_of(clause, out);
+            self.write_any(clause, out);
         }
     }
 
-    fn any_of(&self, clause: ClauseInForm<'_>, out: &mut Vec<u8>) {
+    fn write_any(&self, clause: ClauseInForm<'_>, out: &mut Vec<u8>) {
         let (start, mut is_empty) = (out.len(), true);
         nest(self.any, out, |out| {
             clause.each(&mut |atoms| {
                 is_empty = false;
-                nest(FIRST, out, |out| self.all_of(atoms, out));
+                nest(FIRST, out, |out| self.write_all(atoms, out));
             });
         });
         // Envoy rejects an empty list.
@@ -114,7 +114,7 @@ impl RuleSide {
         }
     }
 
-    fn all_of(&self, atoms: &[Atom<'_>], out: &mut Vec<u8>) {
+    fn write_all(&self, atoms: &[Atom<'_>], out: &mut Vec<u8>) {
         if let [only] = atoms {
             return self.atom(only, out);
         }
@@ -264,13 +264,13 @@ fn string(pattern: &TextPattern<'_>, out: &mut Vec<u8>) {
     const IGNORE_CASE: u8 = number(6);
     // Envoy rejects an empty prefix or suffix.
     match &*pattern.parts {
-        [TextPart::Text(one)] => text(EXACT, one, out),
-        [TextPart::Text(one), TextPart::Text(more)] => text_of_two(EXACT, [one, more], out),
-        [TextPart::Text(one), TextPart::Any] if !one.is_empty() => text(PREFIX, one, out),
-        [TextPart::Text(one), TextPart::Text(more), TextPart::Any] if !one.is_empty() => {
-            text_of_two(PREFIX, [one, more], out);
+        [TextPart::Text(whole)] => text(EXACT, whole, out),
+        [TextPart::Text(start), TextPart::Text(more)] => joined_text(EXACT, [start, more], out),
+        [TextPart::Text(prefix), TextPart::Any] if !prefix.is_empty() => text(PREFIX, prefix, out),
+        [TextPart::Text(start), TextPart::Text(more), TextPart::Any] if !start.is_empty() => {
+            joined_text(PREFIX, [start, more], out);
         }
-        [TextPart::Any, TextPart::Text(one)] if !one.is_empty() => text(SUFFIX, one, out),
+        [TextPart::Any, TextPart::Text(suffix)] if !suffix.is_empty() => text(SUFFIX, suffix, out),
         // For a regular expression, Envoy uses the case sensitivity of the expression.
         _ => {
             return nest(SAFE_REGEX, out, |out| text_unless_empty(REGEX, &pattern.regex(), out));
@@ -288,7 +288,7 @@ fn text(key: u8, text: &str, out: &mut Vec<u8>) {
 }
 
 /// Writes a string of a `oneof` from two parts.
-fn text_of_two(key: u8, [start, end]: [&str; 2], out: &mut Vec<u8>) {
+fn joined_text(key: u8, [start, end]: [&str; 2], out: &mut Vec<u8>) {
     begin_text(key, start.len() + end.len(), out);
     out.extend_from_slice(start.as_bytes());
     out.extend_from_slice(end.as_bytes());
@@ -305,9 +305,9 @@ fn begin_text(key: u8, length: usize, out: &mut Vec<u8>) {
     }
 }
 
-fn text_unless_empty(key: u8, one: &str, out: &mut Vec<u8>) {
-    if !one.is_empty() {
-        text(key, one, out);
+fn text_unless_empty(key: u8, value: &str, out: &mut Vec<u8>) {
+    if !value.is_empty() {
+        text(key, value, out);
     }
 }
 

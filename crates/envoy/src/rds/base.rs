@@ -25,8 +25,8 @@ use self::groups::HostGroups;
 use super::lists::{self, RouteList, RouteLists};
 use super::rules::{self, to_service};
 use super::{
-    TrafficSettings, aliases, all_else, called, counting, ending, host_of_address, in_full,
-    is_anothers, is_domain, names_of, routed_ports, searched_domains, shortened,
+    TrafficSettings, address_authority, aliases, all_else, called, counting, ending, host_names,
+    in_full, is_anothers, is_domain, routed_ports, searched_domains, shortened,
 };
 use crate::chunks::{Chunks, DomainHash, Draft, FragmentChunk, RewrittenFragments, count, digest};
 use crate::class::Class;
@@ -74,7 +74,7 @@ pub(crate) struct RouteBase {
     /// Namespaces in which conflicts of domains may be resolved differently.
     settled_apart: BTreeSet<Namespace>,
     /// The fragments of services that have an additional name in a namespace.
-    of_namespace: Arc<HashMap<Box<str>, Vec<u32>, SecretHasher>>,
+    by_namespace: Arc<HashMap<Box<str>, Vec<u32>, SecretHasher>>,
 }
 
 /// A host that no service of the port has.
@@ -114,17 +114,17 @@ struct Planned<'a> {
 }
 
 impl Planned<'_> {
-    fn write(&self, searched: &[String], kept: &Chunks, draft: &mut Draft) {
+    fn write(&self, searched: &[String], chunk_cache: &Chunks, draft: &mut Draft) {
         let made;
         let domains = match &self.settled {
             Some(settled) => settled,
             None => {
-                made = domains_of(&self.members, searched);
+                made = member_domains(&self.members, searched);
                 &made
             }
         };
         self.host.write(domains, &mut draft.bytes);
-        draft.domains.extend(domains.iter().map(|domain| kept.domain_hash(domain)));
+        draft.domains.extend(domains.iter().map(|domain| chunk_cache.domain_hash(domain)));
     }
 }
 
@@ -144,7 +144,7 @@ impl Hash for Planned<'_> {
 }
 
 /// Returns the domains of hosts that share a virtual host.
-fn domains_of(members: &[RoutedHost<'_>], searched: &[String]) -> Vec<String> {
+fn member_domains(members: &[RoutedHost<'_>], searched: &[String]) -> Vec<String> {
     members.iter().flat_map(|host| host.domains(host.names(searched))).collect()
 }
 
@@ -166,7 +166,7 @@ impl<'a> RoutedHost<'a> {
         if self.service.is_none() {
             return vec![self.hostname.to_string()];
         }
-        self.hostnames().flat_map(|name| names_of(name.as_str(), searched)).collect()
+        self.hostnames().flat_map(|name| host_names(name.as_str(), searched)).collect()
     }
 
     /// Returns all domains of the host, given its names.
@@ -176,7 +176,7 @@ impl<'a> RoutedHost<'a> {
             // Each pod has a name below the service's.
             domains.extend(domains.clone().iter().map(|domain| format!("*.{domain}")));
         }
-        domains.extend(self.addresses().map(|vip| host_of_address(&vip.address)));
+        domains.extend(self.addresses().map(|vip| address_authority(&vip.address)));
         domains.retain(|domain| is_domain(domain));
         domains
     }
@@ -216,8 +216,9 @@ fn with_rules<'a>(
     ruled: &'a [RuledHost],
     services: usize,
 ) -> impl Iterator<Item = (usize, &'a Arc<RouteList>)> {
-    let of_services = lists.iter().map(|(at, list)| (*at, list));
-    of_services.chain(ruled.iter().enumerate().map(move |(at, host)| (services + at, &host.routes)))
+    let service_lists = lists.iter().map(|(at, list)| (*at, list));
+    service_lists
+        .chain(ruled.iter().enumerate().map(move |(at, host)| (services + at, &host.routes)))
 }
 
 impl RouteBase {
@@ -239,7 +240,7 @@ impl RouteBase {
         let routed = places.iter().map(|place| &*addresses.services[*place as usize].0);
         let ruled = lists::beyond(context, class, number, routed.clone(), lists);
         let listed = routed.enumerate().filter_map(|(at, service)| {
-            Some((at, lists::of_service(context, class, number, service.hostname(), lists)?))
+            Some((at, lists::service_routes(context, class, number, service.hostname(), lists)?))
         });
         let listed: OrdMap<_, _> = listed.collect();
         let ruled = ruled.into_iter().map(|(host, namespace, routes)| RuledHost {
@@ -263,18 +264,18 @@ impl RouteBase {
             domains: Arc::default(),
             disputed: Box::default(),
             settled_apart: BTreeSet::new(),
-            of_namespace: Arc::default(),
+            by_namespace: Arc::default(),
         };
-        base.lay(context, &TrafficSettings::of_class(context, class), chunks);
+        base.lay(context, &TrafficSettings::for_class(context, class), chunks);
         base
     }
 
     /// Generates the fragments. Equal fragments of earlier versions are reused.
-    fn lay(&mut self, context: &PushContext, settings: &TrafficSettings, kept: &Chunks) {
+    fn lay(&mut self, context: &PushContext, settings: &TrafficSettings, chunk_cache: &Chunks) {
         let searched = self.searched(context);
         let mut planned = self.planned();
         let make = |planned: &[Planned<'_>]| {
-            kept.of(planned, |one, draft| one.write(&searched, kept, draft))
+            chunk_cache.split(planned, |one, draft| one.write(&searched, chunk_cache, draft))
         };
         let mut chunks = make(&planned);
         let mut domains: Vec<_> =
@@ -288,22 +289,22 @@ impl RouteBase {
             let settled = settle(context, &hosts, &searched, "");
             settled_apart = settled.restricted_namespaces;
             let domains = self.groups.joined(settled.domains);
-            for (one, domains) in planned.iter_mut().zip(domains) {
-                one.settled = Some(domains);
+            for (fragment, domains) in planned.iter_mut().zip(domains) {
+                fragment.settled = Some(domains);
             }
             chunks = make(&planned);
         }
-        let mut of_namespace = HashMap::<Box<str>, Vec<u32>, SecretHasher>::default();
+        let mut by_namespace = HashMap::<Box<str>, Vec<u32>, SecretHasher>::default();
         let services = format!("svc.{}", context.settings.domain);
-        for (at, one) in planned.iter().enumerate().take(self.places.len()) {
-            for name in one.host.hostnames() {
+        for (at, fragment) in planned.iter().enumerate().take(self.places.len()) {
+            for name in fragment.host.hostnames() {
                 let short = shortened(name.as_str(), &services);
                 if let Some((_, namespace)) = short.and_then(|short| short.rsplit_once('.')) {
                     let at = u32::try_from(at).expect("fewer services");
-                    match of_namespace.get_mut(namespace) {
+                    match by_namespace.get_mut(namespace) {
                         Some(all) if all.last() == Some(&at) => {}
                         Some(all) => all.push(at),
-                        None => _ = of_namespace.insert(namespace.into(), vec![at]),
+                        None => _ = by_namespace.insert(namespace.into(), vec![at]),
                     }
                 }
             }
@@ -315,7 +316,7 @@ impl RouteBase {
         let ends = [named, end].map(|message| Bytes::from(message.encode_to_vec()));
         self.join(chunks, ends);
         (self.domains, self.disputed) = (domains.into(), disputed);
-        (self.settled_apart, self.of_namespace) = (settled_apart, Arc::new(of_namespace));
+        (self.settled_apart, self.by_namespace) = (settled_apart, Arc::new(by_namespace));
     }
 
     /// Returns all virtual hosts without resolution of conflicts.
@@ -350,7 +351,7 @@ impl RouteBase {
     /// Returns whether the route in a namespace's DNS domain may differ from the route of
     /// namespaces without services.
     pub(crate) fn is_other_in(&self, namespace: &Namespace) -> bool {
-        self.of_namespace.contains_key(namespace.as_str())
+        self.by_namespace.contains_key(namespace.as_str())
             || self.settled_apart.contains(namespace)
             || namespace.as_str().contains('.')
     }
@@ -372,13 +373,13 @@ impl RouteBase {
         &self,
         context: &PushContext,
         dns_domain: &str,
-        kept: &Chunks,
+        chunk_cache: &Chunks,
     ) -> Resource {
         let searched = searched_domains(dns_domain);
         let (namespace, rest) = dns_domain.split_once('.').unwrap_or((dns_domain, ""));
         let is_namespaces = rest.strip_prefix("svc.") == Some(&context.settings.domain);
         let own = if is_namespaces && !self.settled_apart.contains(namespace) {
-            self.own(namespace, &searched, kept)
+            self.own(namespace, &searched, chunk_cache)
         } else {
             None
         };
@@ -401,23 +402,23 @@ impl RouteBase {
         &self,
         namespace: &str,
         searched: &[String],
-        kept: &Chunks,
+        chunk_cache: &Chunks,
     ) -> Option<RewrittenFragments> {
-        let services = self.of_namespace.get(namespace).map_or(&[][..], |all| all);
+        let services = self.by_namespace.get(namespace).map_or(&[][..], |all| all);
         let fragments: BTreeSet<_> = services.iter().map(|at| self.groups.first(*at)).collect();
         let fragments: Vec<_> = fragments.into_iter().collect();
         let mut places = &fragments[..];
         let mut own = RewrittenFragments::default();
         while let Some(next) = places.first() {
-            let chunk = self.chunk_of(*next as usize);
+            let chunk = self.chunk_index(*next as usize);
             let (from, this) = (self.starts[chunk], &self.chunks[chunk]);
             let end = from.0 + this.len();
             let (these, rest) =
                 places.split_at(places.partition_point(|place| (*place as usize) < end));
-            let own_of_chunk = || self.own_of_chunk(these, from, searched, kept);
+            let rewrite = || self.rewrite_chunk(these, from, searched, chunk_cache);
             let rewritten = match self.disputed.is_empty() {
-                true => this.rewritten_in(namespace, own_of_chunk)?,
-                false => Arc::new(own_of_chunk()?),
+                true => this.rewritten_in(namespace, rewrite)?,
+                false => Arc::new(rewrite()?),
             };
             own.append(&rewritten, from);
             places = rest;
@@ -429,21 +430,21 @@ impl RouteBase {
     }
 
     /// Returns the changed fragments of one chunk, relative to its first fragment and byte.
-    fn own_of_chunk(
+    fn rewrite_chunk(
         &self,
         places: &[u32],
         from: (usize, usize),
         searched: &[String],
-        kept: &Chunks,
+        chunk_cache: &Chunks,
     ) -> Option<RewrittenFragments> {
         let mut own = RewrittenFragments::default();
         for at in places.iter().map(|at| *at as usize) {
-            let domains = domains_of(&self.members(at), searched);
+            let domains = member_domains(&self.members(at), searched);
             let (_, _, before) = self.fragment(at);
             if before.iter().any(|one| self.disputed.binary_search(one).is_ok()) {
                 return None;
             }
-            let hashes = domains.iter().map(|domain| kept.domain_hash(domain));
+            let hashes = domains.iter().map(|domain| chunk_cache.domain_hash(domain));
             let count = own.domains.len();
             own.domains.extend(hashes.filter(|one| !before.contains(one)));
             if before.len() + own.domains.len() - count != domains.len() {
@@ -537,13 +538,13 @@ impl RouteBase {
     }
 
     /// Returns the chunk of a fragment.
-    fn chunk_of(&self, at: usize) -> usize {
+    fn chunk_index(&self, at: usize) -> usize {
         self.starts.partition_point(|(first, _)| *first <= at) - 1
     }
 
     /// Returns the position of a fragment in the bytes of all runs, its bytes and its domains.
     fn fragment(&self, at: usize) -> (usize, &[u8], &[DomainHash]) {
-        let chunk = self.chunk_of(at);
+        let chunk = self.chunk_index(at);
         let (first, start) = self.starts[chunk];
         let chunk = &self.chunks[chunk];
         let (range, domains) = chunk.fragment(at - first);
@@ -569,7 +570,7 @@ fn settle(
     namespace: &str,
 ) -> Settled {
     let in_full = in_full(hosts.iter().map(|host| (host.hostname, host.namespace)));
-    let (mut taken, mut restricted_namespaces) = (BTreeSet::new(), BTreeSet::new());
+    let (mut used_domains, mut restricted_namespaces) = (BTreeSet::new(), BTreeSet::new());
     let domains = hosts.iter().map(|host| {
         let mut names = host.names(searched);
         names.retain(|name| {
@@ -579,7 +580,7 @@ fn settle(
             !is_anothers(&in_full, context, namespace, service, name)
         });
         let mut domains = host.domains(names);
-        domains.retain(|domain| taken.insert(domain.to_ascii_lowercase()));
+        domains.retain(|domain| used_domains.insert(domain.to_ascii_lowercase()));
         domains
     });
     let domains = domains.collect();

@@ -12,21 +12,26 @@ use strait_rules::traffic::route::{ClaimPath, RequestMatch, TextMatch};
 /// Returns the conditions on claims that a match adds. The request must meet all conditions of at
 /// least one list. `token_rules` is the number of token rules of the proxy.
 pub(super) fn conditions(
-    one: &RequestMatch,
+    request: &RequestMatch,
     token_rules: usize,
 ) -> Vec<Vec<matcher::MetadataMatcher>> {
     let rules = token_rules.max(1);
     let keys: Vec<String> = (0..rules).map(|place| token_key(place, rules)).collect();
-    let of = |key: &String, all: &[(ClaimPath, TextMatch)], invert| {
+    let conditions_for = |key: &String, all: &[(ClaimPath, TextMatch)], invert| {
         let claims = all.iter().map(|(path, text)| claim(key, path, text, invert));
         claims.collect::<Vec<_>>()
     };
-    let without: Vec<_> = keys.iter().flat_map(|key| of(key, &one.without_claims, true)).collect();
-    if one.claims.is_empty() {
+    let without: Vec<_> =
+        keys.iter().flat_map(|key| conditions_for(key, &request.without_claims, true)).collect();
+    if request.claims.is_empty() {
         return vec![without];
     }
-    let with =
-        |key| of(key, &one.claims, false).into_iter().chain(without.iter().cloned()).collect();
+    let with = |key| {
+        conditions_for(key, &request.claims, false)
+            .into_iter()
+            .chain(without.iter().cloned())
+            .collect()
+    };
     keys.iter().map(with).collect()
 }
 
@@ -39,8 +44,8 @@ fn claim(key: &str, path: &ClaimPath, text: &TextMatch, invert: bool) -> matcher
         None => MatchPattern::PresentMatch(true),
         Some(text) => {
             let text = || value(MatchPattern::StringMatch(text.clone()));
-            let one_of = matcher::list_matcher::MatchPattern::OneOf(Box::new(text()));
-            let list = matcher::ListMatcher { match_pattern: Some(one_of) };
+            let element = matcher::list_matcher::MatchPattern::OneOf(Box::new(text()));
+            let list = matcher::ListMatcher { match_pattern: Some(element) };
             let either = vec![text(), value(MatchPattern::ListMatch(Box::new(list)))];
             MatchPattern::OrMatch(matcher::OrMatcher { value_matchers: either })
         }

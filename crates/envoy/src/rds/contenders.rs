@@ -48,7 +48,7 @@ pub(crate) fn contenders<'a>(
     class: &'a Class,
     (host, port, caller): (&Hostname, u16, RouteCaller),
     addresses: &ListenAddresses,
-    kept: &RouteLists,
+    route_lists: &RouteLists,
 ) -> Contenders<'a> {
     let mut found = Contenders {
         class,
@@ -62,12 +62,12 @@ pub(crate) fn contenders<'a>(
     let mut sharing = Vec::new();
     let Class { namespace, selection, .. } = class;
     let services = &context.traffic.virtual_services;
-    let pattern = HostPattern::of_service(host);
+    let pattern = HostPattern::for_service(host);
     let is_service = addresses.services.iter().any(|(service, _)| service.hostname() == host);
     let groups: Vec<Vec<_>> = if is_service {
-        services.of_host(&pattern, namespace).collect()
+        services.for_host(&pattern, namespace).collect()
     } else {
-        vec![services.of_pattern(&pattern, namespace).collect()]
+        vec![services.for_pattern(&pattern, namespace).collect()]
     };
     let scope = context.traffic.scope(namespace, selection);
     let entrance = || match caller {
@@ -98,7 +98,7 @@ pub(crate) fn contenders<'a>(
             found.others.push((routed, text));
             continue;
         }
-        let has_routes = !list(context, class, entrance(), routed, kept).bytes.is_empty();
+        let has_routes = !list(context, class, entrance(), routed, route_lists).bytes.is_empty();
         match found.winner {
             None if has_routes => {
                 found.winner = Some(routed);
@@ -106,13 +106,15 @@ pub(crate) fn contenders<'a>(
                 let chosen = chosen.into_iter();
                 found.places = match caller {
                     RouteCaller::Sidecar => {
-                        let each = chosen.map(|(place, _, one)| {
-                            std::iter::repeat_n(place, route_count(one, MESH, 0))
+                        let each = chosen.map(|(place, _, request)| {
+                            std::iter::repeat_n(place, route_count(request, MESH, 0))
                         });
                         each.flatten().collect()
                     }
                     RouteCaller::Library => {
-                        let routes = |one| library::ways_of(one).map_or(0, |(_, ways)| ways.len());
+                        let routes = |one| {
+                            library::alternatives_for(one).map_or(0, |(_, alternatives)| alternatives.len())
+                        };
                         let each =
                             chosen.map(|(place, _, one)| std::iter::repeat_n(place, routes(one)));
                         each.flatten().collect()
@@ -138,9 +140,9 @@ pub(crate) fn contenders<'a>(
     if let Some(winner) = found.winner.filter(|_| !sharing.is_empty()) {
         let mut last = Vec::new();
         for routed in [winner].into_iter().chain(sharing) {
-            for (_, rule, one) in routed.http.chosen(MESH, namespace, selection, port) {
-                let all = if one.is_catch_all() { &mut last } else { &mut found.shared };
-                all.extend(std::iter::repeat_n((routed, rule), route_count(one, MESH, 0)));
+            for (_, rule, request) in routed.http.chosen(MESH, namespace, selection, port) {
+                let all = if request.is_catch_all() { &mut last } else { &mut found.shared };
+                all.extend(std::iter::repeat_n((routed, rule), route_count(request, MESH, 0)));
             }
         }
         found.shared.append(&mut last);
@@ -150,8 +152,8 @@ pub(crate) fn contenders<'a>(
 
 /// Returns the reason why an object does not apply to a host of another object.
 pub(crate) fn belongs_to(host: &Hostname, winner: &RoutedService) -> String {
-    let of = &winner.http.origin;
-    let (kind, namespace, name) = (of.kind.in_objects(), &of.namespace, &of.name);
+    let origin = &winner.http.origin;
+    let (kind, namespace, name) = (origin.kind.in_objects(), &origin.namespace, &origin.name);
     format!("{host} belongs to {kind} {namespace}/{name} for this proxy")
 }
 
@@ -159,14 +161,14 @@ impl Contenders<'_> {
     /// Returns the reason why a rule of the owner has no route.
     pub(crate) fn reason_against(&self, rule: &HttpRule) -> String {
         let Class { namespace, selection, .. } = self.class;
-        let reason = |one: &strait_rules::traffic::route::RequestMatch| {
-            if let Some(port) = one.port.filter(|port| *port != self.port) {
+        let reason = |request: &strait_rules::traffic::route::RequestMatch| {
+            if let Some(port) = request.port.filter(|port| *port != self.port) {
                 return Some(format!("it is for port {port}"));
             }
-            let source = &one.source;
+            let source = &request.source;
             if source.fits(MESH, namespace, selection) {
                 let is_never = self.caller == RouteCaller::Library
-                    && proxyless::of_match(one) == CallMatch::Never;
+                    && proxyless::interpret_match(request) == CallMatch::Never;
                 return is_never
                     .then(|| "no call matches it: a call is a POST without a query".to_owned());
             }

@@ -33,9 +33,9 @@ use strait_xds::resource::Resource;
 /// drop unused parts. While the cache contains these parts, an edit of one rule only regenerates
 /// the routes of that rule.
 #[derive(Debug, Default)]
-pub struct HeldRoutes(Mutex<BTreeMap<Arc<str>, RouteParts>>);
+pub struct RetainedRoutes(Mutex<BTreeMap<Arc<str>, RouteParts>>);
 
-impl HeldRoutes {
+impl RetainedRoutes {
     /// Holds the parts of the routes with this name, replacing the previous ones.
     pub(crate) fn hold(&self, name: &str, parts: RouteParts) {
         let mut all = lock(&self.0);
@@ -96,7 +96,7 @@ impl PlannedHost<'_, '_> {
         let requires =
             if self.served.redirects { TlsRequirementType::All } else { TlsRequirementType::None };
         let host = route::VirtualHost {
-            name: name_of(self.hosts[0], self.served),
+            name: virtual_host_name(self.hosts[0], self.served),
             domains: self.hosts.iter().map(ToString::to_string).collect(),
             require_tls: requires.into(),
             ..counting()
@@ -117,7 +117,7 @@ impl PlannedHost<'_, '_> {
 
 /// Returns the routes with this name, which the given servers of a port share. Unchanged chunks of
 /// virtual hosts are reused.
-pub(crate) fn of_servers(
+pub(crate) fn route_for_servers(
     ingress: &IngressOutline<'_>,
     class: &Class,
     name: &str,
@@ -142,7 +142,7 @@ pub(crate) fn of_servers(
     }
     let head = Bytes::from(routes.encode_to_vec());
     let planned = planned_hosts(&hosts);
-    let chunks = chunks.of(&planned, |one, draft| one.write(&mut draft.bytes));
+    let chunks = chunks.split(&planned, |one, draft| one.write(&mut draft.bytes));
     let digests = chunks.iter().flat_map(|chunk| chunk.digests());
     let digests = std::iter::once(digest(&head)).chain(digests);
     let runs = chunks.iter().map(|chunk| chunk.bytes().clone());
@@ -159,11 +159,11 @@ fn planned_hosts<'h, 'a>(
     hosts: &'h BTreeMap<&'h HostPattern, ServedHost<'a>>,
 ) -> Vec<PlannedHost<'h, 'a>> {
     let mut planned = Vec::<PlannedHost<'h, 'a>>::new();
-    let mut known = HashMap::<_, usize>::new();
+    let mut positions = HashMap::<_, usize>::new();
     for (host, served) in hosts {
         let lists = served.lists.iter().map(|one| one.list.routes());
         let key = (served.port, served.redirects, lists.collect::<Vec<_>>());
-        let at = *known.entry(key).or_insert(planned.len());
+        let at = *positions.entry(key).or_insert(planned.len());
         match planned.get_mut(at) {
             Some(first) => first.hosts.push(host),
             None => planned.push(PlannedHost { hosts: vec![host], served }),
@@ -178,18 +178,18 @@ pub(crate) fn rules_at<'a>(
     class: &Class,
     virtual_host: &str,
     servers: &[&PlacedServer<'a>],
-    kept: &RouteLists,
+    route_lists: &RouteLists,
 ) -> Vec<(&'a Arc<RoutedService>, &'a HttpRule)> {
-    let hosts = served_hosts(ingress, class, servers, kept);
+    let hosts = served_hosts(ingress, class, servers, route_lists);
     let mut hosts = hosts.iter();
-    let found = hosts.find(|(host, served)| name_of(host, served) == virtual_host);
+    let found = hosts.find(|(host, served)| virtual_host_name(host, served) == virtual_host);
     let Some((_, served)) = found else { return Vec::new() };
     let (mut rules, mut last) = (Vec::new(), Vec::new());
     for ServedRules { routed, gateway, .. } in &served.lists {
         let Class { namespace, selection, .. } = class;
-        for (_, rule, one) in routed.http.chosen(gateway, namespace, selection, served.port) {
-            let all = if one.is_catch_all() { &mut last } else { &mut rules };
-            let count = route_count(one, gateway, ingress.token_rules);
+        for (_, rule, request) in routed.http.chosen(gateway, namespace, selection, served.port) {
+            let all = if request.is_catch_all() { &mut last } else { &mut rules };
+            let count = route_count(request, gateway, ingress.token_rules);
             all.extend(std::iter::repeat_n((*routed, rule), count));
         }
     }
@@ -197,7 +197,7 @@ pub(crate) fn rules_at<'a>(
     rules
 }
 
-fn name_of(host: &HostPattern, served: &ServedHost<'_>) -> String {
+fn virtual_host_name(host: &HostPattern, served: &ServedHost<'_>) -> String {
     format!("{host}:{}", served.port)
 }
 
@@ -206,7 +206,7 @@ fn served_hosts<'a, 'p>(
     ingress: &IngressOutline<'a>,
     class: &Class,
     servers: &[&'p PlacedServer<'a>],
-    kept: &RouteLists,
+    route_lists: &RouteLists,
 ) -> BTreeMap<&'p HostPattern, ServedHost<'a>>
 where
     'a: 'p,
@@ -214,12 +214,12 @@ where
     let mut hosts = BTreeMap::<&HostPattern, ServedHost<'a>>::new();
     // An object may name thousands of Gateways, as the merged rules of Ingresses do. Its routes are
     // equal for all Gateways of one port.
-    let mut known = HashMap::<(*const RoutedService, u16, bool), Arc<RouteList>>::new();
+    let mut lists = HashMap::<(*const RoutedService, u16, bool), Arc<RouteList>>::new();
     for placed in servers {
         let served = placed.server.port;
         let start = |port| ServedHost { port, ..ServedHost::default() };
         for routed in ingress.bound(placed) {
-            let own = placed.hosts_of(&routed.service);
+            let own = placed.served_hosts(&routed.service);
             if own.is_empty() {
                 continue;
             }
@@ -227,12 +227,12 @@ where
             let gateway = Some(&placed.gateway.name);
             let is_tls = matches!(placed.server.protocol, ServerProtocol::Https(_));
             let at = (Arc::as_ptr(routed), served, is_tls);
-            let list = known.get(&at).cloned().unwrap_or_else(|| {
+            let list = lists.get(&at).cloned().unwrap_or_else(|| {
                 let entrance =
                     RouteEntrance { gateway, port: served, is_tls, token_rules, is_library: false };
-                let list = list(ingress.context, class, entrance, routed, kept);
+                let list = list(ingress.context, class, entrance, routed, route_lists);
                 if routed.sources().all(|source| source.gateways.is_empty()) {
-                    known.insert(at, Arc::clone(&list));
+                    lists.insert(at, Arc::clone(&list));
                 }
                 list
             });

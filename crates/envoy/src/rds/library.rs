@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::super::lds::everything;
-use super::rules::{FAULT, RuleInputs, RuleRoute, header, route_of};
+use super::rules::{FAULT, RuleInputs, RuleRoute, header, rule_route};
 use super::text::regex;
 use strait_base::codes;
 use strait_proto::envoy::envoy::config::core::v3 as core;
@@ -26,17 +26,17 @@ pub(super) fn encoded(rules: &HttpRoutes, inputs: RuleInputs<'_>) -> Vec<u8> {
     let RuleInputs { gateway, namespace, selection, port, .. } = inputs;
     let mut bytes = Vec::new();
     let mut takes_all = true;
-    for (_, rule, one) in rules.chosen(gateway, namespace, selection, port) {
+    for (_, rule, request) in rules.chosen(gateway, namespace, selection, port) {
         takes_all = false;
-        for route in routes_of(rules, rule, one, inputs) {
+        for route in rule_routes(rules, rule, request, inputs) {
             takes_all = route.is_catch_all;
             route.write(&mut bytes);
         }
     }
     if !takes_all {
-        let none = everything(failing("no rule matches the call".to_owned()));
-        let none = route::Route { name: "none".to_owned(), ..none };
-        RuleRoute { route: none, ..RuleRoute::default() }.write(&mut bytes);
+        let unmatched = everything(failing("no rule matches the call".to_owned()));
+        let unmatched = route::Route { name: "none".to_owned(), ..unmatched };
+        RuleRoute { route: unmatched, ..RuleRoute::default() }.write(&mut bytes);
     }
     bytes
 }
@@ -50,37 +50,37 @@ pub(super) fn plain(route: route::Route) -> Vec<u8> {
 
 /// Returns the routes of a rule for calls that fit a match; none if no call can fit. If a library
 /// cannot apply the rule or evaluate its conditions, the calls fail.
-fn routes_of(
+fn rule_routes(
     rules: &HttpRoutes,
     rule: &HttpRule,
-    one: &RequestMatch,
+    request: &RequestMatch,
     inputs: RuleInputs<'_>,
 ) -> Vec<RuleRoute> {
-    let Some((seen, ways)) = ways_of(one) else { return Vec::new() };
-    let untold = match proxyless::of_match(one) {
-        CallMatch::Untold(what) => Some(what),
-        CallMatch::Never | CallMatch::Told => None,
+    let Some((supported, alternatives)) = alternatives_for(request) else { return Vec::new() };
+    let unsupported = match proxyless::interpret_match(request) {
+        CallMatch::Unsupported(what) => Some(what),
+        CallMatch::Never | CallMatch::Supported => None,
     };
-    let more = RareConditions { without_headers: [].into(), ..RareConditions::clone(&seen) };
-    let plain = RequestMatch { more: more.into(), ..seen.clone() };
-    let mut made = route_of(rules, rule, &plain, inputs);
-    let obstacle = untold.or_else(|| proxyless::obstacle(rule).map(str::to_owned));
+    let more = RareConditions { without_headers: [].into(), ..RareConditions::clone(&supported) };
+    let plain = RequestMatch { more: more.into(), ..supported.clone() };
+    let mut made = rule_route(rules, rule, &plain, inputs);
+    let obstacle = unsupported.or_else(|| proxyless::obstacle(rule).map(str::to_owned));
     if let Some(what) = obstacle {
         made.route.action = Some(failing(format!("{}: {what}", codes::RULE_ON_LIBRARY.id)));
     }
     let mut made = fitted(made);
-    made.route.r#match = made.route.r#match.map(|wanted| with_path(wanted, &seen));
-    ways.into_iter().map(|more| made.with_headers(more)).collect()
+    made.route.r#match = made.route.r#match.map(|wanted| with_path(wanted, &supported));
+    alternatives.into_iter().map(|more| made.with_headers(more)).collect()
 }
 
 /// Returns the part of a match that a library evaluates, and the additional conditions of each
 /// resulting route. Returns `None` if no call can fit the match.
-pub(super) fn ways_of(
-    one: &RequestMatch,
+pub(super) fn alternatives_for(
+    request: &RequestMatch,
 ) -> Option<(RequestMatch, Vec<Vec<route::HeaderMatcher>>)> {
-    let seen = proxyless::seen_of(one);
-    let ways = without_headers(&seen.without_headers);
-    (proxyless::of_match(one) != CallMatch::Never).then_some((seen, ways))
+    let supported = proxyless::supported_conditions(request);
+    let alternatives = without_headers(&supported.without_headers);
+    (proxyless::interpret_match(request) != CallMatch::Never).then_some((supported, alternatives))
 }
 
 /// Returns the route without the parts that a library ignores or refuses. A route without a
@@ -93,8 +93,8 @@ fn fitted(made: RuleRoute) -> RuleRoute {
         Some(answer @ Action::DirectResponse(_)) => answer,
         _ => failing(String::new()),
     };
-    let leads = matches!(action, Action::Route(_));
-    filters.retain(|name, _| *name == FAULT && leads);
+    let is_forwarded = matches!(action, Action::Route(_));
+    filters.retain(|name, _| *name == FAULT && is_forwarded);
     let route = route::Route {
         name: route.name,
         r#match: route.r#match,
@@ -120,10 +120,10 @@ fn followed(action: route::RouteAction) -> route::RouteAction {
     use route::route_action::{ClusterSpecifier, MaxStreamDuration};
     let cluster_specifier = action.cluster_specifier.map(|specifier| match specifier {
         ClusterSpecifier::WeightedClusters(several) => {
-            let share = |one: route::weighted_cluster::ClusterWeight| {
+            let share = |cluster: route::weighted_cluster::ClusterWeight| {
                 route::weighted_cluster::ClusterWeight {
-                    name: one.name,
-                    weight: one.weight,
+                    name: cluster.name,
+                    weight: cluster.weight,
                     ..Default::default()
                 }
             };
@@ -160,9 +160,9 @@ fn retried(policy: route::RetryPolicy) -> Option<route::RetryPolicy> {
 
 /// Returns a match whose path has a format that libraries support. They do not support prefixes by
 /// segment.
-fn with_path(mut wanted: route::RouteMatch, seen: &RequestMatch) -> route::RouteMatch {
-    if let Some(PathMatch::Segments(prefix)) = &seen.path {
-        let case = if seen.ignore_case { "(?i)" } else { "" };
+fn with_path(mut wanted: route::RouteMatch, supported: &RequestMatch) -> route::RouteMatch {
+    if let Some(PathMatch::Segments(prefix)) = &supported.path {
+        let case = if supported.ignore_case { "(?i)" } else { "" };
         let expression = format!("{case}{}(/.*)?", re2::escaped(prefix));
         wanted.path_specifier =
             Some(route::route_match::PathSpecifier::SafeRegex(regex(&expression)));
@@ -174,7 +174,7 @@ fn with_path(mut wanted: route::RouteMatch, seen: &RequestMatch) -> route::Route
 /// header neither with a pattern nor with its inversion, so each such header is either absent or
 /// has another value.
 fn without_headers(wanted: &[(Arc<str>, TextMatch)]) -> Vec<Vec<route::HeaderMatcher>> {
-    let mut ways = vec![Vec::new()];
+    let mut alternatives = vec![Vec::new()];
     for (name, text) in wanted {
         let not =
             |text: &TextMatch| route::HeaderMatcher { invert_match: true, ..header(name, text) };
@@ -182,10 +182,10 @@ fn without_headers(wanted: &[(Arc<str>, TextMatch)]) -> Vec<Vec<route::HeaderMat
         if *text != TextMatch::Present {
             choices.push(not(text));
         }
-        let longer = ways.iter().flat_map(|way| {
-            choices.iter().map(|choice| way.iter().chain([choice]).cloned().collect())
+        let longer = alternatives.iter().flat_map(|alternative| {
+            choices.iter().map(|choice| alternative.iter().chain([choice]).cloned().collect())
         });
-        ways = longer.collect();
+        alternatives = longer.collect();
     }
-    ways
+    alternatives
 }

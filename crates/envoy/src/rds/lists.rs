@@ -64,7 +64,7 @@ impl Hash for EncodedRoutes<'_> {
 }
 
 impl CacheValue for Arc<RouteList> {
-    fn is_held(&self) -> bool {
+    fn is_in_use(&self) -> bool {
         Self::strong_count(self) > 1
     }
 }
@@ -133,7 +133,7 @@ pub(super) fn list(
     class: &Class,
     RouteEntrance { gateway, port, is_tls, token_rules, is_library }: RouteEntrance<'_>,
     routed: &Arc<RoutedService>,
-    kept: &RouteLists,
+    route_lists: &RouteLists,
 ) -> Arc<RouteList> {
     let unnumbered = |host: &Hostname, name: &str| unnumbered_port(context, class, (host, name));
     let target = |host: &Hostname| context.target(host, &class.namespace).clone();
@@ -144,9 +144,9 @@ pub(super) fn list(
     }
     let portless = routed.portless();
     let ports: Box<[_]> = portless.iter().map(|(host, name)| unnumbered(host, name)).collect();
-    let asks = |is: fn(&SourceMatch) -> bool| routed.sources().any(is);
-    let by_namespace = asks(|source| source.namespace.is_some());
-    let by_selection = asks(|source| source.labels.is_some());
+    let any_source = |is: fn(&SourceMatch) -> bool| routed.sources().any(is);
+    let by_namespace = any_source(|source| source.namespace.is_some());
+    let by_selection = any_source(|source| source.labels.is_some());
     let by_claims = gateway.is_some() && routed.looks_at_claims();
     let token_rules = if by_claims { token_rules } else { 0 };
     let meta = &routed.service.meta;
@@ -185,7 +185,7 @@ pub(super) fn list(
         hashes: hashes.into(),
         retries: retries.clone(),
     };
-    kept.get_or_make(key, inputs, || {
+    route_lists.get_or_make(key, inputs, || {
         let rules = RuleInputs {
             namespace: &class.namespace,
             selection: &class.selection,
@@ -215,7 +215,7 @@ pub(crate) fn unnumbered_port(
     class: &Class,
     (host, name): (&Hostname, &str),
 ) -> Option<u16> {
-    let of = |host: &Hostname| {
+    let port_in_service = |host: &Hostname| {
         let service = context.service(host.as_str(), &class.namespace)?;
         let ports = service.ports_in(&class.cluster);
         let mut ports = ports.filter(|port| port.protocol != Protocol::Udp);
@@ -226,7 +226,7 @@ pub(crate) fn unnumbered_port(
         ports.next().is_none().then_some(only)
     };
     let target = context.target(host, &class.namespace);
-    of(host).or_else(|| if target == host { None } else { of(target) })
+    port_in_service(host).or_else(|| if target == host { None } else { port_in_service(target) })
 }
 
 /// Returns the part of a request that clients of the class hash to select an endpoint of a port, if
@@ -254,24 +254,24 @@ fn hash_key(
 
 /// Returns the routes that rules define for a service, or `None` if no rule applies to a proxy of
 /// this kind.
-pub(super) fn of_service(
+pub(super) fn service_routes(
     context: &PushContext,
     class: &Class,
     port: u16,
     hostname: &Hostname,
-    kept: &RouteLists,
+    route_lists: &RouteLists,
 ) -> Option<Arc<RouteList>> {
-    ruled(context, class, at_sidecar(port), hostname, kept)
+    ruled(context, class, at_sidecar(port), hostname, route_lists)
 }
 
 /// Returns the routes of a service for calls of a gRPC library, as fields of a virtual host.
-pub(crate) fn of_library(
+pub(crate) fn library_routes(
     context: &PushContext,
     class: &Class,
     (hostname, port): (&Hostname, u16),
-    kept: &RouteLists,
+    route_lists: &RouteLists,
 ) -> Bytes {
-    match ruled(context, class, at_library(port), hostname, kept) {
+    match ruled(context, class, at_library(port), hostname, route_lists) {
         Some(list) => list.bytes.clone(),
         None => library::plain(rules::to_service(hostname, port)).into(),
     }
@@ -288,15 +288,15 @@ fn ruled(
     class: &Class,
     entrance: RouteEntrance<'_>,
     hostname: &Hostname,
-    kept: &RouteLists,
+    route_lists: &RouteLists,
 ) -> Option<Arc<RouteList>> {
     let RouteEntrance { port, is_library, .. } = entrance;
     let services = &context.traffic.virtual_services;
     if !services.is_empty() {
-        let host = HostPattern::of_service(hostname);
+        let host = HostPattern::for_service(hostname);
         let Class { namespace, selection, .. } = class;
-        let objects = context.traffic.routed_of_host(&host, namespace, selection);
-        if let Some((_, list)) = first(context, class, (&host, entrance), objects, kept) {
+        let objects = context.traffic.routed_for_host(&host, namespace, selection);
+        if let Some((_, list)) = first(context, class, (&host, entrance), objects, route_lists) {
             return Some(list);
         }
     }
@@ -318,22 +318,23 @@ pub(super) fn beyond<'a>(
     class: &Class,
     port: u16,
     routed: impl Iterator<Item = &'a MergedService>,
-    kept: &RouteLists,
+    route_lists: &RouteLists,
 ) -> Vec<(Hostname, Namespace, Arc<RouteList>)> {
     let services = &context.traffic.virtual_services;
     let mut found = Vec::new();
     if !services.is_empty() {
         let routed: BTreeSet<HostPattern> =
-            routed.map(|service| HostPattern::of_service(service.hostname())).collect();
+            routed.map(|service| HostPattern::for_service(service.hostname())).collect();
         let wildcards: Vec<_> = routed.iter().filter(|host| host.exact().is_none()).collect();
         let is_here =
             |host: &&HostPattern| port == 80 || wildcards.iter().any(|under| under.contains(host));
-        if has_hosts_of_rules(port, routed.iter()) {
+        if may_have_ruled_hosts(port, routed.iter()) {
             for host in services.hosts().filter(|host| !routed.contains(*host)).filter(is_here) {
                 let Class { namespace, selection, .. } = class;
-                let objects = context.traffic.routed_of_pattern(host, namespace, selection);
+                let objects = context.traffic.routed_for_pattern(host, namespace, selection);
                 let entrance = at_sidecar(port);
-                if let Some((routed, list)) = first(context, class, (host, entrance), objects, kept)
+                if let Some((routed, list)) =
+                    first(context, class, (host, entrance), objects, route_lists)
                 {
                     let namespace = routed.service.meta.namespace.clone();
                     found.push((Hostname::from(host.to_string()), namespace, list));
@@ -346,7 +347,7 @@ pub(super) fn beyond<'a>(
 
 /// Returns whether the route of a port with these services may include hosts that only rules name:
 /// see [`beyond`].
-pub(super) fn has_hosts_of_rules(
+pub(super) fn may_have_ruled_hosts(
     port: u16,
     mut services: impl Iterator<Item: Borrow<HostPattern>>,
 ) -> bool {
@@ -370,9 +371,9 @@ fn first<'a>(
     class: &Class,
     (host, entrance): (&HostPattern, RouteEntrance<'_>),
     objects: impl Iterator<Item = &'a Arc<RoutedService>>,
-    kept: &RouteLists,
+    route_lists: &RouteLists,
 ) -> Option<(&'a Arc<RoutedService>, Arc<RouteList>)> {
-    let lists = objects.map(|routed| (routed, list(context, class, entrance, routed, kept)));
+    let lists = objects.map(|routed| (routed, list(context, class, entrance, routed, route_lists)));
     let mut lists = lists.filter(|(_, list)| !list.bytes.is_empty());
     let (winner, first) = lists.next()?;
     // Routes for a library end with a route for all calls, so later routes would have no effect.

@@ -1,6 +1,6 @@
 //! The size of an object's rules, for the limits on objects of other namespaces.
 
-use super::rules::{RuleInputs, route_of};
+use super::rules::{RuleInputs, rule_route};
 use strait_mesh::push::withholding::RuleBytes;
 use strait_model::Hostname;
 use strait_rules::traffic::Selection;
@@ -31,15 +31,16 @@ pub fn rule_bytes(routed: &RoutedService) -> RuleBytes {
     let (every, mut route, mut routes) = (RequestMatch::default(), Vec::new(), 0);
     for rule in &*rules.rules {
         let any = rule.matches.is_empty().then_some(&every);
-        for one in rule.matches.iter().chain(any) {
+        for request in rule.matches.iter().chain(any) {
             route.clear();
-            route_of(rules, rule, one, inputs).write(&mut route);
+            rule_route(rules, rule, request, inputs).write(&mut route);
             routes += route.len();
         }
     }
     let chains = routed.service.tls.iter().chain(&routed.service.tcp).map(|rule| {
-        let of = |to: &Destination| DESTINATION_BYTES + to.host.as_str().len() + to.subset.len();
-        let destinations: usize = rule.destinations.iter().map(of).sum();
+        let destination_bytes =
+            |to: &Destination| DESTINATION_BYTES + to.host.as_str().len() + to.subset.len();
+        let destinations: usize = rule.destinations.iter().map(destination_bytes).sum();
         let names = rule.matches.iter().flat_map(|one| &*one.server_names);
         let names: usize = names.map(|name| name.len() + 2).sum();
         rule.matches.len().max(1) * (CHAIN_BYTES + destinations) + names

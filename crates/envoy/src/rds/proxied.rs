@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use super::lists::{self, RouteList, RouteLists};
 use super::{
-    TrafficSettings, aliases, counting, ending, for_all_else, host_of_address, in_full,
-    is_anothers, is_domain, merged_with, names_of, refused, routed_ports, searched_domains,
+    TrafficSettings, address_authority, aliases, counting, ending, for_all_else, host_names,
+    in_full, is_anothers, is_domain, merged_with, refused, routed_ports, searched_domains,
     to_service,
 };
 use crate::class::Class;
@@ -37,12 +37,12 @@ pub(crate) fn proxy_port(name: &str) -> Option<u16> {
 
 /// Returns the routes of the HTTP proxy at `port` for clients of a class in a DNS domain, if the
 /// class has such a proxy.
-pub(crate) fn of_proxy(
+pub(crate) fn proxy_routes(
     context: &PushContext,
     class: &Class,
     dns_domain: Option<&str>,
     port: u16,
-    kept: &RouteLists,
+    route_lists: &RouteLists,
 ) -> Option<Resource> {
     let Class { cluster, namespace, selection, families } = class;
     if !context.traffic.scope(namespace, selection).proxies().contains_key(&port) {
@@ -54,16 +54,16 @@ pub(crate) fn of_proxy(
     let routed = || addresses.services.iter().map(|(service, _)| &**service);
     let at_80 =
         |service: &&MergedService| routed_ports(service, cluster).any(|one| one.number == 80);
-    let beyond = lists::beyond(context, class, 80, routed().filter(at_80), kept);
+    let beyond = lists::beyond(context, class, 80, routed().filter(at_80), route_lists);
     let services = routed().map(|service| (service.hostname(), &service.primary.namespace));
     let ruled = beyond.iter().map(|(host, namespace, _)| (host, namespace));
     let in_full = in_full(services.chain(ruled));
     let mut hosts = Vec::new();
-    let mut taken = BTreeSet::new();
+    let mut used_domains = BTreeSet::new();
     let mut add = |host: &Hostname, number: u16, names: Vec<String>| {
         let domains = names.into_iter().flat_map(|name| named_at(name, number));
         let domains =
-            domains.filter(|one| is_domain(one) && taken.insert(one.to_ascii_lowercase()));
+            domains.filter(|one| is_domain(one) && used_domains.insert(one.to_ascii_lowercase()));
         let domains: Vec<String> = domains.collect();
         let name = format!("{host}:{number}");
         (!domains.is_empty()).then(|| route::VirtualHost { name, domains, ..counting() })
@@ -73,21 +73,21 @@ pub(crate) fn of_proxy(
         let others = aliases.get(hostname).into_iter().flatten();
         let names = [hostname].into_iter().chain(others);
         let mut names: Vec<String> =
-            names.flat_map(|name| names_of(name.as_str(), &searched)).collect();
-        let of = (hostname, &service.primary.namespace);
-        names.retain(|name| !is_anothers(&in_full, context, namespace.as_str(), of, name));
+            names.flat_map(|name| host_names(name.as_str(), &searched)).collect();
+        let owner = (hostname, &service.primary.namespace);
+        names.retain(|name| !is_anothers(&in_full, context, namespace.as_str(), owner, name));
         if service.primary.resolution == Resolution::Headless {
             // Each pod has a name below the service's.
             names.extend(names.clone().iter().map(|name| format!("*.{name}")));
         }
         for number in routed_ports(service, cluster).map(|one| one.number) {
             let vips = vips.iter().filter(|vip| vip.has(number));
-            let vips = vips.map(|vip| host_of_address(&vip.address));
+            let vips = vips.map(|vip| address_authority(&vip.address));
             let Some(host) = add(hostname, number, names.iter().cloned().chain(vips).collect())
             else {
                 continue;
             };
-            let list = lists::of_service(context, class, number, hostname, kept);
+            let list = lists::service_routes(context, class, number, hostname, route_lists);
             hosts.push(match list {
                 Some(list) => (host, Some(list)),
                 None => {
@@ -98,15 +98,15 @@ pub(crate) fn of_proxy(
         }
     }
     for (host, _, list) in &beyond {
-        let of = add(host, 80, vec![host.to_string()]);
-        hosts.extend(of.map(|of| (of, Some(Arc::clone(list)))));
+        let added = add(host, 80, vec![host.to_string()]);
+        hosts.extend(added.map(|host| (host, Some(Arc::clone(list)))));
     }
     let mut hosts = share_routes(&hosts);
     let name = proxy_route_name(port);
     let end = route::RouteConfiguration {
         // The port in the request selects the service, not the port of the connection.
         ignore_port_in_host_matching: false,
-        ..ending(all_else(&TrafficSettings::of_class(context, class)))
+        ..ending(all_else(&TrafficSettings::for_class(context, class)))
     };
     hosts.extend(end.virtual_hosts);
     Some(encode(

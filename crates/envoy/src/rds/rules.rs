@@ -140,31 +140,34 @@ pub(crate) fn encoded(rules: &HttpRoutes, inputs: RuleInputs<'_>) -> (Vec<u8>, u
 pub(super) fn routes(rules: &HttpRoutes, inputs: RuleInputs<'_>) -> Vec<RuleRoute> {
     let RuleInputs { gateway, namespace, selection, port, .. } = inputs;
     let chosen = rules.chosen(gateway, namespace, selection, port).into_iter();
-    let alike = chosen.flat_map(|(_, rule, one)| {
-        let route = route_of(rules, rule, one, inputs);
-        let by_header: Vec<_> =
-            absent_headers(one).into_iter().map(|headers| route.with_headers(headers)).collect();
-        let claims = conditions(one, inputs);
+    let routes = chosen.flat_map(|(_, rule, request)| {
+        let route = rule_route(rules, rule, request, inputs);
+        let by_header: Vec<_> = absent_headers(request)
+            .into_iter()
+            .map(|headers| route.with_headers(headers))
+            .collect();
+        let claims = conditions(request, inputs);
         by_header.into_iter().flat_map(move |route| {
             claims.iter().map(|claims| route.with_claims(claims.clone())).collect::<Vec<_>>()
         })
     });
-    alike.collect()
+    routes.collect()
 }
 
 /// Returns the number of routes that [`routes`] generates for a match at a gateway with this number
 /// of token rules.
-pub(super) fn route_count(one: &RequestMatch, gateway: &str, token_rules: usize) -> usize {
-    let by_claims = if one.claims.is_empty() || gateway == MESH { 1 } else { token_rules.max(1) };
-    absent_headers(one).len() * by_claims
+pub(super) fn route_count(request: &RequestMatch, gateway: &str, token_rules: usize) -> usize {
+    let by_claims =
+        if request.claims.is_empty() || gateway == MESH { 1 } else { token_rules.max(1) };
+    absent_headers(request).len() * by_claims
 }
 
 /// Returns alternatives of conditions for `withoutHeaders` patterns that match the empty text.
 /// Envoy cannot distinguish an absent header from an empty one in one condition, so a header is
 /// either absent, or present with another value.
-fn absent_headers(one: &RequestMatch) -> Vec<Vec<route::HeaderMatcher>> {
+fn absent_headers(request: &RequestMatch) -> Vec<Vec<route::HeaderMatcher>> {
     let mut alternatives = vec![Vec::new()];
-    for (name, text) in one.without_headers.iter().filter(|(_, text)| text.takes_empty()) {
+    for (name, text) in request.without_headers.iter().filter(|(_, text)| text.takes_empty()) {
         let absent =
             route::HeaderMatcher { invert_match: true, ..header(name, &TextMatch::Present) };
         let other = route::HeaderMatcher { invert_match: true, ..header(name, text) };
@@ -181,51 +184,54 @@ fn absent_headers(one: &RequestMatch) -> Vec<Vec<route::HeaderMatcher>> {
 }
 
 /// Returns the conditions on claims. Sidecars do not support claims.
-fn conditions(one: &RequestMatch, inputs: RuleInputs<'_>) -> Vec<Vec<matcher::MetadataMatcher>> {
-    if inputs.gateway == MESH || !one.looks_at_claims() {
+fn conditions(
+    request: &RequestMatch,
+    inputs: RuleInputs<'_>,
+) -> Vec<Vec<matcher::MetadataMatcher>> {
+    if inputs.gateway == MESH || !request.looks_at_claims() {
         return vec![Vec::new()];
     }
-    claims::conditions(one, inputs.token_rules)
+    claims::conditions(request, inputs.token_rules)
 }
 
-pub(super) fn route_of(
+pub(super) fn rule_route(
     rules: &HttpRoutes,
     rule: &HttpRule,
-    one: &RequestMatch,
+    request: &RequestMatch,
     inputs: RuleInputs<'_>,
 ) -> RuleRoute {
-    let name = match (rule.name.is_empty(), one.name.is_empty()) {
-        (false, false) => format!("{}.{}", rule.name, one.name),
-        _ => format!("{}{}", rule.name, one.name),
+    let name = match (rule.name.is_empty(), request.name.is_empty()) {
+        (false, false) => format!("{}.{}", rule.name, request.name),
+        _ => format!("{}{}", rule.name, request.name),
     };
     let mut made = RuleRoute {
         route: route::Route {
             name,
-            r#match: Some(match_of(one)),
+            r#match: Some(encode_match(request)),
             metadata: Some(metadata(&rules.origin.config())),
-            stat_prefix: one.stat_prefix.to_string(),
+            stat_prefix: request.stat_prefix.to_string(),
             ..Default::default()
         },
         filters: BTreeMap::new(),
-        is_catch_all: one.is_catch_all(),
+        is_catch_all: request.is_catch_all(),
     };
     // Sidecars do not support claims.
-    let is_blind = one.looks_at_claims() && inputs.gateway == MESH;
-    if rule.refused || one.refused || is_blind {
+    let is_blind = request.looks_at_claims() && inputs.gateway == MESH;
+    if rule.refused || request.refused || is_blind {
         made.route.action = Some(answer(500));
         return made;
     }
-    if let Some(fault) = rule.fault.as_deref().and_then(fault_of) {
+    if let Some(fault) = rule.fault.as_deref().and_then(encode_fault) {
         made.filters.insert(FAULT, any(&fault));
     }
     if let Some(cors) = &rule.cors {
-        made.filters.insert("envoy.filters.http.cors", any(&cors_of(cors)));
+        made.filters.insert("envoy.filters.http.cors", any(&encode_cors(cors)));
     }
-    let none = HeaderChanges::default();
-    let headers = rule.headers.as_deref().unwrap_or(&none);
+    let no_changes = HeaderChanges::default();
+    let headers = rule.headers.as_deref().unwrap_or(&no_changes);
     change_headers(&mut made.route, headers);
     made.route.action = Some(if let Some(redirect) = &rule.redirect {
-        redirect_of(redirect, one, inputs)
+        encode_redirect(redirect, request, inputs)
     } else if let Some(response) = &rule.response {
         let body = response.body.as_ref().map(|body| core::DataSource {
             specifier: Some(match std::str::from_utf8(body) {
@@ -238,9 +244,9 @@ pub(super) fn route_of(
         let answer = route::DirectResponseAction { status, body, ..Default::default() };
         route::route::Action::DirectResponse(answer)
     } else {
-        let operation = operation(rules, rule, one, inputs);
+        let operation = operation(rules, rule, request, inputs);
         made.route.decorator = Some(route::Decorator { operation, ..Default::default() });
-        forward(rule, one, headers, inputs, &mut made.route)
+        forward(rule, request, headers, inputs, &mut made.route)
     });
     made
 }
@@ -256,17 +262,17 @@ fn answer(status: u32) -> route::route::Action {
 fn operation(
     rules: &HttpRoutes,
     rule: &HttpRule,
-    one: &RequestMatch,
+    request: &RequestMatch,
     inputs: RuleInputs<'_>,
 ) -> String {
-    let path = match &one.path {
+    let path = match &request.path {
         None => "/*".to_owned(),
         Some(PathMatch::Exact(path) | PathMatch::Regex(path)) => path.to_string(),
         Some(PathMatch::Prefix(path) | PathMatch::Segments(path)) => format!("{path}*"),
     };
     match &*rule.destinations {
         [only] => {
-            let port = port_of(only, inputs).unwrap_or(inputs.port);
+            let port = destination_port(only, inputs).unwrap_or(inputs.port);
             format!("{}:{port}{path}", only.host)
         }
         _ => format!("{}:{}{path}", rules.origin.name, inputs.port),
@@ -283,9 +289,9 @@ fn metadata(config: &str) -> core::Metadata {
     }
 }
 
-fn match_of(one: &RequestMatch) -> route::RouteMatch {
+fn encode_match(request: &RequestMatch) -> route::RouteMatch {
     use route::route_match::PathSpecifier;
-    let path = match &one.path {
+    let path = match &request.path {
         None => PathSpecifier::Prefix("/".to_owned()),
         Some(PathMatch::Exact(path)) => PathSpecifier::Path(path.to_string()),
         Some(PathMatch::Prefix(path)) => PathSpecifier::Prefix(path.to_string()),
@@ -293,19 +299,22 @@ fn match_of(one: &RequestMatch) -> route::RouteMatch {
         Some(PathMatch::Regex(path)) => PathSpecifier::SafeRegex(regex(path)),
     };
     let mut headers: Vec<route::HeaderMatcher> =
-        one.headers.iter().map(|(name, text)| header(name, text)).collect();
+        request.headers.iter().map(|(name, text)| header(name, text)).collect();
     // The others are alternatives: see `absent_headers`.
-    let without = one.without_headers.iter().filter(|(_, text)| !text.takes_empty());
+    let without = request.without_headers.iter().filter(|(_, text)| !text.takes_empty());
     headers.extend(without.map(|(name, text)| route::HeaderMatcher {
         invert_match: true,
         treat_missing_header_as_empty: *text != TextMatch::Present,
         ..header(name, text)
     }));
-    let pseudo =
-        [(":method", &one.method), (":authority", &one.authority), (":scheme", &one.scheme)];
+    let pseudo = [
+        (":method", &request.method),
+        (":authority", &request.authority),
+        (":scheme", &request.scheme),
+    ];
     headers
         .extend(pseudo.into_iter().filter_map(|(name, text)| Some(header(name, text.as_ref()?))));
-    let query_parameters = one.query.iter().map(|(name, text)| {
+    let query_parameters = request.query.iter().map(|(name, text)| {
         use route::query_parameter_matcher::QueryParameterMatchSpecifier;
         route::QueryParameterMatcher {
             name: name.to_string(),
@@ -316,7 +325,7 @@ fn match_of(one: &RequestMatch) -> route::RouteMatch {
         }
     });
     route::RouteMatch {
-        case_sensitive: bool_value(!one.ignore_case),
+        case_sensitive: bool_value(!request.ignore_case),
         headers,
         query_parameters: query_parameters.collect(),
         path_specifier: Some(path),
@@ -336,9 +345,9 @@ pub(super) fn header(name: &str, text: &TextMatch) -> route::HeaderMatcher {
     }
 }
 
-fn redirect_of(
+fn encode_redirect(
     redirect: &RedirectRule,
-    one: &RequestMatch,
+    request: &RequestMatch,
     inputs: RuleInputs<'_>,
 ) -> route::route::Action {
     use route::redirect_action::{
@@ -350,10 +359,10 @@ fn redirect_of(
     let port = match redirect.port {
         RedirectPort::Unset => 0,
         RedirectPort::Number(number) => number,
-        RedirectPort::OfRequest => inputs.port,
+        RedirectPort::FromRequest => inputs.port,
         // If the scheme does not change, the port stays as the client sent it.
-        RedirectPort::OfScheme if redirect.scheme.is_none() => 0,
-        RedirectPort::OfScheme => default,
+        RedirectPort::SchemeDefault if redirect.scheme.is_none() => 0,
+        RedirectPort::SchemeDefault => default,
     };
     // A new host is sent without a default port. If the scheme changes, Envoy removes the default
     // port of the old scheme.
@@ -376,12 +385,12 @@ fn redirect_of(
             .as_deref()
             .map(|scheme| SchemeRewriteSpecifier::SchemeRedirect(scheme.to_owned())),
         path_rewrite_specifier: match &redirect.path {
-            RedirectPath::Kept => None,
+            RedirectPath::Unchanged => None,
             RedirectPath::Whole(path) => Some(PathRewriteSpecifier::PathRedirect(path.to_string())),
             RedirectPath::Prefix(path) => {
                 Some(PathRewriteSpecifier::PrefixRewrite(path.to_string()))
             }
-            RedirectPath::Segments(path) => Some(match replaced_segments(path, one) {
+            RedirectPath::Segments(path) => Some(match replaced_segments(path, request) {
                 ReplacedSegments::Prefix(path) => PathRewriteSpecifier::PrefixRewrite(path),
                 ReplacedSegments::Regex(regex) => PathRewriteSpecifier::RegexRewrite(regex),
             }),
@@ -392,14 +401,14 @@ fn redirect_of(
 
 /// Returns the port of a destination: its number or the port with its name. Without both, returns
 /// the service's only port, or else the listener's port. Returns `None` if no port has the name.
-fn port_of(destination: &Destination, inputs: RuleInputs<'_>) -> Option<u16> {
+fn destination_port(destination: &Destination, inputs: RuleInputs<'_>) -> Option<u16> {
     let (host, port_name) = (&destination.host, &destination.port_name);
     let found = destination.port.or_else(|| (inputs.unnumbered_port)(host, port_name));
     found.or_else(|| port_name.is_empty().then_some(inputs.port))
 }
 
 fn upstream(destination: &Destination, inputs: RuleInputs<'_>) -> String {
-    let port = port_of(destination, inputs).filter(|_| !destination.invalid);
+    let port = destination_port(destination, inputs).filter(|_| !destination.invalid);
     let Some(port) = port else { return NOWHERE.to_owned() };
     let Destination { host, subset, .. } = destination;
     let all = OutboundName::sidecar((inputs.target)(host), port);
@@ -408,7 +417,7 @@ fn upstream(destination: &Destination, inputs: RuleInputs<'_>) -> String {
 
 fn forward(
     rule: &HttpRule,
-    one: &RequestMatch,
+    request: &RequestMatch,
     headers: &HeaderChanges,
     inputs: RuleInputs<'_>,
     made: &mut route::Route,
@@ -435,7 +444,8 @@ fn forward(
         }
     };
     let usable = rule.destinations.iter().filter(|to| !to.invalid);
-    let hashes: Vec<_> = usable.map(|to| (inputs.hash_key)(to, port_of(to, inputs)?)).collect();
+    let hashes: Vec<_> =
+        usable.map(|to| (inputs.hash_key)(to, destination_port(to, inputs)?)).collect();
     // If every destination uses consistent hashing, a retry would select the same endpoint again.
     let is_free = hashes.is_empty() || hashes.iter().any(Option::is_none);
     let hash_policy: Vec<_> = hashes.into_iter().flatten().map(hash_policy).collect();
@@ -457,7 +467,7 @@ fn forward(
             .mirrors
             .iter()
             .flatten()
-            .map(|mirror| mirror_of(mirror, inputs))
+            .map(|mirror| encode_mirror(mirror, inputs))
             .collect(),
         ..Default::default()
     };
@@ -465,7 +475,7 @@ fn forward(
         action.cluster_not_found_response_code =
             ClusterNotFoundResponseCode::InternalServerError.into();
     }
-    rewrite_path(rule, one, &mut action);
+    rewrite_path(rule, request, &mut action);
     route::route::Action::Route(action)
 }
 
@@ -474,8 +484,8 @@ fn weighted(
     inputs: RuleInputs<'_>,
 ) -> route::weighted_cluster::ClusterWeight {
     use route::weighted_cluster::cluster_weight::HostRewriteSpecifier;
-    let none = HeaderChanges::default();
-    let headers = destination.headers.as_deref().unwrap_or(&none);
+    let no_changes = HeaderChanges::default();
+    let headers = destination.headers.as_deref().unwrap_or(&no_changes);
     let HeaderChanges { request, response, host } = headers;
     route::weighted_cluster::ClusterWeight {
         name: upstream(destination, inputs),
@@ -498,9 +508,9 @@ enum ReplacedSegments {
 }
 
 /// Returns the replacement of the matched segments, as [`PathRewrite::Segments`] defines it.
-fn replaced_segments(new: &str, one: &RequestMatch) -> ReplacedSegments {
+fn replaced_segments(new: &str, request: &RequestMatch) -> ReplacedSegments {
     let new = new.trim_end_matches('/');
-    match &one.path {
+    match &request.path {
         // With a non-empty replacement, the rest of the path starts with a slash or is empty.
         Some(PathMatch::Segments(_)) if !new.is_empty() => ReplacedSegments::Prefix(new.to_owned()),
         Some(PathMatch::Segments(prefix)) => {
@@ -517,7 +527,7 @@ fn replaced_segments(new: &str, one: &RequestMatch) -> ReplacedSegments {
     }
 }
 
-fn rewrite_path(rule: &HttpRule, one: &RequestMatch, action: &mut route::RouteAction) {
+fn rewrite_path(rule: &HttpRule, request: &RequestMatch, action: &mut route::RouteAction) {
     let Some(path) = rule.rewrite.as_ref().and_then(|rewrite| rewrite.path.as_ref()) else {
         return;
     };
@@ -525,7 +535,7 @@ fn rewrite_path(rule: &HttpRule, one: &RequestMatch, action: &mut route::RouteAc
         Some(matcher::RegexMatchAndSubstitute { pattern: Some(regex(&pattern)), substitution })
     };
     match path {
-        PathRewrite::Segments(path) => match replaced_segments(path, one) {
+        PathRewrite::Segments(path) => match replaced_segments(path, request) {
             ReplacedSegments::Prefix(path) => action.prefix_rewrite = path,
             ReplacedSegments::Regex(regex) => action.regex_rewrite = Some(regex),
         },
@@ -595,7 +605,10 @@ fn retry_policy(rule: Option<&RetryRule>, is_free: bool) -> Option<route::RetryP
     Some(policy)
 }
 
-fn mirror_of(mirror: &Mirror, inputs: RuleInputs<'_>) -> route::route_action::RequestMirrorPolicy {
+fn encode_mirror(
+    mirror: &Mirror,
+    inputs: RuleInputs<'_>,
+) -> route::route_action::RequestMirrorPolicy {
     route::route_action::RequestMirrorPolicy {
         cluster: upstream(&mirror.destination, inputs),
         runtime_fraction: Some(core::RuntimeFractionalPercent {
@@ -613,7 +626,7 @@ fn per_million(numerator: u32) -> FractionalPercent {
     FractionalPercent { numerator, denominator }
 }
 
-fn fault_of(injected: &InjectedFault) -> Option<fault::HttpFault> {
+fn encode_fault(injected: &InjectedFault) -> Option<fault::HttpFault> {
     use common_fault::fault_delay::FaultDelaySecifier;
     use fault::fault_abort::ErrorType;
     let delay = injected.delay.map(|(delay, share)| common_fault::FaultDelay {
@@ -632,7 +645,7 @@ fn fault_of(injected: &InjectedFault) -> Option<fault::HttpFault> {
     does_any.then(|| fault::HttpFault { delay, abort, ..Default::default() })
 }
 
-fn cors_of(cors: &CrossOrigin) -> CorsPolicy {
+fn encode_cors(cors: &CrossOrigin) -> CorsPolicy {
     let always = FractionalPercent { numerator: 100, ..Default::default() };
     CorsPolicy {
         allow_origin_string_match: cors.origins.iter().filter_map(string_match).collect(),

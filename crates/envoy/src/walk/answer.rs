@@ -111,8 +111,8 @@ impl<'a> LostRules<'a> {
         name: impl FnOnce() -> RuleName,
         reason: String,
     ) {
-        let known = self.0.iter_mut().find(|(known, ..)| std::ptr::eq(*known, rule));
-        match known {
+        let existing = self.0.iter_mut().find(|(existing, ..)| std::ptr::eq(*existing, rule));
+        match existing {
             Some((.., reasons)) if reason == BEHIND => *reasons = vec![reason],
             Some((.., reasons)) if reasons.contains(&reason) || reasons[..] == [BEHIND] => {}
             Some((.., reasons)) => reasons.push(reason),
@@ -129,13 +129,13 @@ impl<'a> LostRules<'a> {
 }
 
 /// Returns the reason why a connection with the SNI `given` does not match a chain.
-pub(super) fn against_name(given: Option<&str>, taken: &HostPattern) -> String {
+pub(super) fn against_name(given: Option<&str>, served_name: &HostPattern) -> String {
     match given {
-        None => format!("it is for TLS connections with the SNI {taken}"),
-        Some(name) if taken.matches(name) => {
-            format!("{name} matches another name more specifically than {taken}")
+        None => format!("it is for TLS connections with the SNI {served_name}"),
+        Some(name) if served_name.matches(name) => {
+            format!("{name} matches another name more specifically than {served_name}")
         }
-        Some(name) => format!("the SNI {name} is not {taken}"),
+        Some(name) => format!("the SNI {name} is not {served_name}"),
     }
 }
 
@@ -148,10 +148,11 @@ impl RequestWalk {
         let lost = self.lost.iter_mut().map(|lost| &mut lost.rule);
         for rule in self.rule.iter_mut().chain(lost) {
             let mut rule = Some(rule);
-            while let Some(one) = rule {
-                let is_own = context.is_own(cluster, one.kind, &one.namespace, &one.name);
-                one.cluster = is_own.then(|| cluster.to_string());
-                rule = one.via.as_deref_mut();
+            while let Some(current) = rule {
+                let is_own =
+                    context.is_own(cluster, current.kind, &current.namespace, &current.name);
+                current.cluster = is_own.then(|| cluster.to_string());
+                rule = current.via.as_deref_mut();
             }
         }
     }
@@ -171,25 +172,25 @@ impl RuleName {
     }
 
     fn at(origin: &RouteOrigin, place: &RulePlace) -> Self {
-        Self { index: Some(place.index), path: origin.path_of(place), ..Self::whole(origin) }
+        Self { index: Some(place.index), path: origin.http_rule_path(place), ..Self::whole(origin) }
     }
 
-    pub(super) fn of(routed: &RoutedService, place: &RulePlace) -> Self {
+    pub(super) fn for_http_rule(routed: &RoutedService, place: &RulePlace) -> Self {
         let root = &routed.http.origin;
-        let origin = place.of.as_deref().unwrap_or(root);
+        let origin = place.origin.as_deref().unwrap_or(root);
         let via = place.via.map(|index| RulePlace { index, ..RulePlace::default() });
         let via = via.map(|place| Box::new(Self::at(root, &place)));
         Self { via, ..Self::at(origin, place) }
     }
 
     /// Returns the name of a rule for connections in a list of the rule's object.
-    pub(super) fn of_connections(
+    pub(super) fn for_connection_rule(
         routed: &RoutedService,
         list: &'static str,
         TcpRule { place, .. }: &TcpRule,
     ) -> Self {
-        let origin = place.of.as_ref().unwrap_or(&routed.service.origin);
-        let path = origin.path_of_connections(list, place);
+        let origin = place.origin.as_ref().unwrap_or(&routed.service.origin);
+        let path = origin.connection_rule_path(list, place);
         Self { index: Some(place.index), path, ..Self::whole(origin) }
     }
 }

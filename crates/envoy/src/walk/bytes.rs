@@ -26,11 +26,11 @@ impl ConnectionAtRouter<'_> {
     pub(super) fn judged(&self, chain: Option<&str>, walk: &mut RequestWalk) {
         let mut lost = LostRules::default();
         let mut winner = None;
-        for (placed, of_chain) in self.opening(chain) {
+        for (placed, has_chain) in self.opening(chain) {
             for BytesRule { routed, rule, takes } in self.ingress.opened(placed, self.selection) {
-                let name = || RuleName::of_connections(routed, "tcp", rule);
+                let name = || RuleName::for_connection_rule(routed, "tcp", rule);
                 match (takes, winner) {
-                    (Ok(()), None) if of_chain => {
+                    (Ok(()), None) if has_chain => {
                         winner = Some(rule);
                         walk.rule = Some(name());
                     }
@@ -44,18 +44,26 @@ impl ConnectionAtRouter<'_> {
         let unopened = is_unopened.then(|| self.ingress.unopened(self.port, self.selection));
         for (placed, rules) in unopened.into_iter().flatten() {
             for BytesRule { routed, rule, takes } in rules {
-                let name = || RuleName::of_connections(routed, "tls", rule);
+                let name = || RuleName::for_connection_rule(routed, "tls", rule);
                 match takes {
-                    Ok(taken) if chain.is_some_and(|chain| taken.to_string() == *chain) => {
+                    Ok(connections)
+                        if chain.is_some_and(|chain| connections.to_string() == *chain) =>
+                    {
                         winner = Some(rule);
                         walk.rule = Some(name());
                     }
-                    Ok(taken) => lost.push(rule, name, against_name(self.server_name, &taken)),
-                    Err(BytesMisfit::Taken(taken)) if !self.gives(&taken) => {
-                        lost.push(rule, name, against_name(self.server_name, &taken));
+                    Ok(connections) => {
+                        lost.push(rule, name, against_name(self.server_name, &connections))
                     }
-                    Err(BytesMisfit::Taken(taken)) if chain.is_none() => {
-                        lost.push(rule, name, format!("a server that terminates TLS has {taken}"));
+                    Err(BytesMisfit::Taken(connections)) if !self.gives(&connections) => {
+                        lost.push(rule, name, against_name(self.server_name, &connections));
+                    }
+                    Err(BytesMisfit::Taken(connections)) if chain.is_none() => {
+                        lost.push(
+                            rule,
+                            name,
+                            format!("a server that terminates TLS has {connections}"),
+                        );
                     }
                     Err(misfit) => lost.push(rule, name, self.reason(placed, &misfit)),
                 }
@@ -68,11 +76,11 @@ impl ConnectionAtRouter<'_> {
     /// that terminate TLS for a TLS connection, otherwise the plain-text server.
     fn opening(&self, chain: Option<&str>) -> Vec<(&PlacedServer<'_>, bool)> {
         let plain = self.port.tcp.iter().filter(|_| chain.is_none_or(|one| one == PLAIN_CHAIN));
-        let opens = |one: &&PlacedServer<'_>| {
-            matches!(one.server.protocol, ServerProtocol::Tls(_))
+        let opens = |server: &&PlacedServer<'_>| {
+            matches!(server.server.protocol, ServerProtocol::Tls(_))
                 && match chain {
-                    Some(chain) => tls_chain_name(one) == chain,
-                    None => one.hosts.iter().any(|host| self.gives(&host.host)),
+                    Some(chain) => tls_chain_name(server) == chain,
+                    None => server.hosts.iter().any(|host| self.gives(&host.host)),
                 }
         };
         plain.chain(self.port.tls.iter().filter(opens)).map(|one| (one, chain.is_some())).collect()
@@ -94,10 +102,12 @@ impl ConnectionAtRouter<'_> {
                     server.port
                 )
             }
-            BytesMisfit::Match(one) => match one.port.filter(|port| *port != server.port) {
-                Some(port) => format!("it is for port {port}"),
-                None => one.source.misfit(self.ingress.namespace, self.selection),
-            },
+            BytesMisfit::Match(condition) => {
+                match condition.port.filter(|port| *port != server.port) {
+                    Some(port) => format!("it is for port {port}"),
+                    None => condition.source.misfit(self.ingress.namespace, self.selection),
+                }
+            }
             BytesMisfit::Name(name) => {
                 format!("port {} of Gateway {gateway} has no host that matches {name}", server.port)
             }

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 
 use super::answer::{BEHIND, LostRules, RequestWalk, RuleName, against_name, lost_object};
 use crate::class::Class;
-use crate::lds::{ConnectionRules, RuledWay, TakenConnections, WayMisfit};
+use crate::lds::{ConnectionRules, ConnectionSubset, MatchMisfit, RuledMatch};
 use crate::rds::belongs_to;
 use strait_model::{Hostname, Port};
 use strait_rules::traffic::HostPattern;
@@ -16,48 +16,48 @@ use strait_rules::traffic::route::{ConnectionMatch, MESH};
 use strait_rules::traffic::virtual_services::RoutedService;
 
 /// A connection to a port of a service, at a listener that accepts it.
-pub(super) struct ConnectionOfWorkload<'a> {
+pub(super) struct WorkloadConnection<'a> {
     pub(super) rules: ConnectionRules<'a>,
     pub(super) host: &'a Hostname,
     pub(super) port: &'a Port,
     /// The destination address, if it is known.
-    pub(super) meant: Option<IpAddr>,
+    pub(super) destination: Option<IpAddr>,
     /// The listener's address.
     pub(super) address: IpAddr,
     /// The SNI, if the connection uses TLS.
     pub(super) server_name: Option<&'a str>,
 }
 
-impl ConnectionOfWorkload<'_> {
+impl WorkloadConnection<'_> {
     /// Records which rule routes the connection through a chain of the listener, if any, and the
     /// reasons against the others.
     pub(super) fn judged(&self, chain: Option<&str>, walk: &mut RequestWalk) {
-        let host = HostPattern::of_service(self.host);
+        let host = HostPattern::for_service(self.host);
         let address = Some(self.address).filter(|address| !address.is_unspecified());
         let mut owner: Option<&Arc<RoutedService>> = None;
         let mut winner = None;
         let (mut lost, mut others) = (LostRules::default(), Vec::new());
-        for (routed, ways) in self.rules.ways(&host, self.port, address) {
-            if ways.is_empty() {
+        for (routed, matches) in self.rules.ruled_matches(&host, self.port, address) {
+            if matches.is_empty() {
                 continue;
             }
             if let Some(owner) = owner {
                 others.push(lost_object(&(routed, belongs_to(self.host, owner))));
                 continue;
             }
-            let taken = ways.iter().filter_map(|way| way.takes.ok());
-            owner = taken.clone().next().map(|_| routed);
+            let claimed = matches.iter().filter_map(|candidate| candidate.takes.ok());
+            owner = claimed.clone().next().map(|_| routed);
             // Envoy selects the longest of several ranges that contain an address.
-            let fitting = taken.filter(|one| chain.is_some_and(|chain| self.is_in(one, chain)));
+            let fitting = claimed.filter(|one| chain.is_some_and(|chain| self.is_in(one, chain)));
             let decided = fitting.max_by_key(|one| one.range.map(|range| range.prefix_len()));
-            for RuledWay { list, rule, takes } in ways {
-                let name = || RuleName::of_connections(routed, list, rule);
+            for RuledMatch { list, rule, takes } in matches {
+                let name = || RuleName::for_connection_rule(routed, list, rule);
                 match takes {
-                    Ok(taken) if decided == Some(taken) => {
+                    Ok(connections) if decided == Some(connections) => {
                         winner = Some(rule);
                         walk.rule = Some(name());
                     }
-                    Ok(taken) => lost.push(rule, name, self.against(taken)),
+                    Ok(connections) => lost.push(rule, name, self.against(connections)),
                     Err(misfit) => lost.push(rule, name, self.reason(misfit)),
                 }
             }
@@ -67,26 +67,26 @@ impl ConnectionOfWorkload<'_> {
     }
 
     /// Returns whether a chain with this name may be the chain of these connections.
-    fn is_in(&self, TakenConnections { name, range }: &TakenConnections<'_>, chain: &str) -> bool {
-        let (of_range, of_name) = match chain.split_once(' ') {
+    fn is_in(&self, ConnectionSubset { name, range }: &ConnectionSubset<'_>, chain: &str) -> bool {
+        let (chain_range, chain_name) = match chain.split_once(' ') {
             Some((range, name)) => (range.parse::<IpNet>().ok(), Some(name)),
             None => match chain.parse::<IpNet>() {
                 Ok(range) => (Some(range), None),
                 Err(_) => (None, Some(chain)),
             },
         };
-        let is_named = match (name, of_name) {
+        let is_named = match (name, chain_name) {
             (Some(own), name) => name.is_some_and(|name| ***own == *name),
             // The connections that no range or name matches.
             (None, Some(name)) => name == "tcp" || name == self.host.as_str(),
             (None, None) => true,
         };
-        is_named && range.is_none_or(|own| of_range.is_some_and(|range| own.contains(&range)))
+        is_named && range.is_none_or(|own| chain_range.is_some_and(|range| own.contains(&range)))
     }
 
     /// Returns whether the SNI and the destination address of the client match, as far as they are
     /// required.
-    fn is_of(&self, TakenConnections { name, range }: &TakenConnections<'_>) -> bool {
+    fn covers(&self, ConnectionSubset { name, range }: &ConnectionSubset<'_>) -> bool {
         name.is_none_or(|name| self.gives(name)) && range.is_none_or(|range| self.means(range))
     }
 
@@ -96,11 +96,11 @@ impl ConnectionOfWorkload<'_> {
     }
 
     fn means(&self, range: IpNet) -> bool {
-        self.meant.is_some_and(|address| range.contains(&address))
+        self.destination.is_some_and(|address| range.contains(&address))
     }
 
     /// Returns the reason why a match of a rule does not apply to the connection.
-    fn against(&self, TakenConnections { name, range }: TakenConnections<'_>) -> String {
+    fn against(&self, ConnectionSubset { name, range }: ConnectionSubset<'_>) -> String {
         let name = name.and_then(|name| Some((self.gives(name), HostPattern::written(name).ok()?)));
         match (name, range) {
             (Some((false, name)), _) | (Some((_, name)), None) => {
@@ -116,32 +116,32 @@ impl ConnectionOfWorkload<'_> {
         }
     }
 
-    fn reason(&self, misfit: WayMisfit<'_>) -> String {
+    fn reason(&self, misfit: MatchMisfit<'_>) -> String {
         let Class { namespace, selection, .. } = self.rules.class;
         match misfit {
-            WayMisfit::Match(ConnectionMatch { port: Some(port), .. })
+            MatchMisfit::Match(ConnectionMatch { port: Some(port), .. })
                 if *port != self.port.number =>
             {
                 format!("it is for port {port}")
             }
-            WayMisfit::Match(one) if !one.source.fits(MESH, namespace, selection) => {
-                one.source.misfit(namespace, selection)
+            MatchMisfit::Match(condition) if !condition.source.fits(MESH, namespace, selection) => {
+                condition.source.misfit(namespace, selection)
             }
-            WayMisfit::Match(one) => {
-                let ranges: Vec<_> = one.to.iter().map(IpNet::to_string).collect();
+            MatchMisfit::Match(condition) => {
+                let ranges: Vec<_> = condition.to.iter().map(IpNet::to_string).collect();
                 format!("it is for connections to {}", ranges.join(", "))
             }
-            WayMisfit::NoTls => {
+            MatchMisfit::NoTls => {
                 format!(
                     "port {} is not declared as TLS or HTTPS: SNI is not matched",
                     self.port.number
                 )
             }
-            WayMisfit::ByName => {
+            MatchMisfit::ByName => {
                 "the tls rules of its object take this port, by SNI only".to_owned()
             }
-            WayMisfit::Taken(taken) if self.is_of(&taken) => BEHIND.to_owned(),
-            WayMisfit::Taken(taken) => self.against(taken),
+            MatchMisfit::Taken(connections) if self.covers(&connections) => BEHIND.to_owned(),
+            MatchMisfit::Taken(connections) => self.against(connections),
         }
     }
 }

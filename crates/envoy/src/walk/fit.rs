@@ -24,13 +24,13 @@ pub(super) struct ArrivingConnection<'a> {
 }
 
 /// Returns the chain that accepts a connection, or `None` if the connection is closed.
-pub(super) fn chain_of<'a>(
+pub(super) fn accepting_chain<'a>(
     listener: &'a listener::Listener,
     connection: &ArrivingConnection<'_>,
 ) -> Option<&'a listener::FilterChain> {
     let inspects =
         |what: &str| listener.listener_filters.iter().any(|one| one.name.ends_with(what));
-    let seen = ArrivingConnection {
+    let visible = ArrivingConnection {
         is_tls: connection.is_tls && inspects("tls_inspector"),
         server_name: connection.server_name.filter(|_| inspects("tls_inspector")),
         protocols: if connection.is_tls || inspects("http_inspector") {
@@ -41,15 +41,15 @@ pub(super) fn chain_of<'a>(
         ..*connection
     };
     let mut fitting: Vec<_> = listener.filter_chains.iter().collect();
-    let none = listener::FilterChainMatch::default();
+    let match_all = listener::FilterChainMatch::default();
     // Envoy keeps the chains that match a condition best, then evaluates the next condition, and
     // never reconsiders.
     for closeness in [port, range, name, transport, protocol] as [Closeness; 5] {
-        let of = |chain: &listener::FilterChain| {
-            closeness(chain.filter_chain_match.as_ref().unwrap_or(&none), &seen)
+        let chain_closeness = |chain: &listener::FilterChain| {
+            closeness(chain.filter_chain_match.as_ref().unwrap_or(&match_all), &visible)
         };
-        let best = fitting.iter().filter_map(|chain| of(chain)).max();
-        fitting.retain(|chain| best.is_some() && of(chain) == best);
+        let best = fitting.iter().filter_map(|chain| chain_closeness(chain)).max();
+        fitting.retain(|chain| best.is_some() && chain_closeness(chain) == best);
     }
     fitting.first().copied().or(listener.default_filter_chain.as_ref())
 }
@@ -57,18 +57,21 @@ pub(super) fn chain_of<'a>(
 /// How specifically a condition matches a connection; `None` if it does not match.
 type Closeness = fn(&listener::FilterChainMatch, &ArrivingConnection<'_>) -> Option<usize>;
 
-fn port(wanted: &listener::FilterChainMatch, seen: &ArrivingConnection<'_>) -> Option<usize> {
+fn port(wanted: &listener::FilterChainMatch, connection: &ArrivingConnection<'_>) -> Option<usize> {
     match wanted.destination_port {
         None => Some(0),
-        Some(port) => (port.value == u32::from(seen.port)).then_some(1),
+        Some(port) => (port.value == u32::from(connection.port)).then_some(1),
     }
 }
 
-fn range(wanted: &listener::FilterChainMatch, seen: &ArrivingConnection<'_>) -> Option<usize> {
+fn range(
+    wanted: &listener::FilterChainMatch,
+    connection: &ArrivingConnection<'_>,
+) -> Option<usize> {
     if wanted.prefix_ranges.is_empty() {
         return Some(0);
     }
-    let address = seen.address?;
+    let address = connection.address?;
     let lengths = wanted.prefix_ranges.iter().filter_map(|range| {
         let length = range.prefix_len.map_or(0, |length| length.value);
         let prefix = range.address_prefix.parse().ok()?;
@@ -78,83 +81,89 @@ fn range(wanted: &listener::FilterChainMatch, seen: &ArrivingConnection<'_>) -> 
     lengths.max()
 }
 
-fn name(wanted: &listener::FilterChainMatch, seen: &ArrivingConnection<'_>) -> Option<usize> {
+fn name(wanted: &listener::FilterChainMatch, connection: &ArrivingConnection<'_>) -> Option<usize> {
     if wanted.server_names.is_empty() {
         return Some(0);
     }
-    let asked = seen.server_name?.to_ascii_lowercase();
+    let server_name = connection.server_name?.to_ascii_lowercase();
     let fits = wanted.server_names.iter().filter_map(|name| match name.strip_prefix('*') {
-        Some(suffix) => asked.ends_with(suffix).then_some(name.len()),
-        None => (*name == asked).then_some(usize::MAX),
+        Some(suffix) => server_name.ends_with(suffix).then_some(name.len()),
+        None => (*name == server_name).then_some(usize::MAX),
     });
     fits.max()
 }
 
-fn transport(wanted: &listener::FilterChainMatch, seen: &ArrivingConnection<'_>) -> Option<usize> {
-    let own = if seen.is_tls { "tls" } else { "raw_buffer" };
+fn transport(
+    wanted: &listener::FilterChainMatch,
+    connection: &ArrivingConnection<'_>,
+) -> Option<usize> {
+    let own = if connection.is_tls { "tls" } else { "raw_buffer" };
     match &*wanted.transport_protocol {
         "" => Some(0),
         wanted => (wanted == own).then_some(1),
     }
 }
 
-fn protocol(wanted: &listener::FilterChainMatch, seen: &ArrivingConnection<'_>) -> Option<usize> {
+fn protocol(
+    wanted: &listener::FilterChainMatch,
+    connection: &ArrivingConnection<'_>,
+) -> Option<usize> {
     let protocols = &wanted.application_protocols;
     if protocols.is_empty() {
         return Some(0);
     }
-    protocols.iter().any(|one| seen.protocols.contains(&&**one)).then_some(1)
+    protocols.iter().any(|one| connection.protocols.contains(&&**one)).then_some(1)
 }
 
 /// Returns the virtual host for a host name: by exact domain, by the longest wildcard, or the one
 /// for all names.
-pub(super) fn virtual_host_of<'a>(
+pub(super) fn selected_host<'a>(
     table: &'a route::RouteConfiguration,
     authority: &str,
 ) -> Option<&'a route::VirtualHost> {
-    let asked = asked_name(table, authority);
+    let name = lookup_name(table, authority);
     let best = |host: &&route::VirtualHost| {
-        host.domains.iter().filter_map(|domain| closeness(domain, &asked)).max()
+        host.domains.iter().filter_map(|domain| closeness(domain, &name)).max()
     };
     let fitting = table.virtual_hosts.iter().filter(|host| best(host).is_some());
     fitting.max_by_key(best)
 }
 
 /// Returns the domain by which a virtual host of this table is selected for a request.
-pub(super) fn domain_of<'a>(
+pub(super) fn selected_domain<'a>(
     table: &route::RouteConfiguration,
     host: &'a route::VirtualHost,
     authority: &str,
 ) -> Option<&'a str> {
-    let asked = asked_name(table, authority);
-    let domains = host.domains.iter().filter(|domain| closeness(domain, &asked).is_some());
-    domains.max_by_key(|domain| closeness(domain, &asked)).map(|domain| &**domain)
+    let name = lookup_name(table, authority);
+    let domains = host.domains.iter().filter(|domain| closeness(domain, &name).is_some());
+    domains.max_by_key(|domain| closeness(domain, &name)).map(|domain| &**domain)
 }
 
 /// Returns the name by which a table looks up a virtual host.
-fn asked_name(table: &route::RouteConfiguration, authority: &str) -> String {
-    let mut asked = authority.to_ascii_lowercase();
+fn lookup_name(table: &route::RouteConfiguration, authority: &str) -> String {
+    let mut name = authority.to_ascii_lowercase();
     if table.ignore_port_in_host_matching
-        && let Some((host, port)) = asked.rsplit_once(':')
+        && let Some((host, port)) = name.rsplit_once(':')
         && port.parse::<u16>().is_ok()
     {
-        asked.truncate(host.len());
+        name.truncate(host.len());
     }
-    asked
+    name
 }
 
 /// Returns how specifically a domain matches a name: exactly, by suffix, by prefix, or as `*`.
 /// Longer domains match more specifically.
-fn closeness(domain: &str, asked: &str) -> Option<(u8, usize)> {
+fn closeness(domain: &str, name: &str) -> Option<(u8, usize)> {
     let domain = domain.to_ascii_lowercase();
-    if domain == asked {
+    if domain == name {
         return Some((3, domain.len()));
     }
-    let fits = |part: &str| asked.len() > part.len();
+    let fits = |part: &str| name.len() > part.len();
     match (domain.strip_prefix('*'), domain.strip_suffix('*')) {
         (Some(""), _) => Some((0, 0)),
-        (Some(end), _) if fits(end) && asked.ends_with(end) => Some((2, domain.len())),
-        (_, Some(begin)) if fits(begin) && asked.starts_with(begin) => Some((1, domain.len())),
+        (Some(end), _) if fits(end) && name.ends_with(end) => Some((2, domain.len())),
+        (_, Some(begin)) if fits(begin) && name.starts_with(begin) => Some((1, domain.len())),
         _ => None,
     }
 }
@@ -181,15 +190,15 @@ fn path_misfit(
     let folded = |text: &str| {
         if ignores_case { text.to_ascii_lowercase() } else { text.to_owned() }
     };
-    let asked = folded(path);
+    let folded_path = folded(path);
     match wanted? {
-        PathSpecifier::Prefix(prefix) => (!asked.starts_with(&folded(prefix)))
+        PathSpecifier::Prefix(prefix) => (!folded_path.starts_with(&folded(prefix)))
             .then(|| format!("the path {path} does not begin with {prefix}")),
         PathSpecifier::Path(whole) => {
-            (asked != folded(whole)).then(|| format!("the path {path} is not {whole}"))
+            (folded_path != folded(whole)).then(|| format!("the path {path} is not {whole}"))
         }
         PathSpecifier::PathSeparatedPrefix(prefix) => {
-            let rest = asked.strip_prefix(&folded(prefix)).map(str::to_owned);
+            let rest = folded_path.strip_prefix(&folded(prefix)).map(str::to_owned);
             let fits = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
             (!fits).then(|| format!("the path {path} does not begin with the segments of {prefix}"))
         }

@@ -34,9 +34,9 @@ impl ProxyConfig<'_> {
             return;
         };
         walk.listener = Some(name.clone());
-        let of = OutboundName::sidecar(service.hostname().clone(), port).to_string();
-        let Some(table) = library.route(&of) else { return };
-        walk.route = Some(of);
+        let route_name = OutboundName::sidecar(service.hostname().clone(), port).to_string();
+        let Some(table) = library.route(&route_name) else { return };
+        walk.route = Some(route_name);
         let table: route::RouteConfiguration = decoded(&table);
         let Some(host) = table.virtual_hosts.first() else { return };
         walk.virtual_host = Some(host.name.clone());
@@ -49,8 +49,8 @@ impl ProxyConfig<'_> {
         let all = rds::contenders(self.context, &class, called, &addresses, lists);
         // The last route, after those of rules, fails calls that no rule matches.
         misfits.truncate(all.places.len());
-        let of_rule = decided.filter(|at| *at < all.places.len());
-        let rule = self.judged(&all, (&misfits, of_rule), walk);
+        let rule_index = decided.filter(|at| *at < all.places.len());
+        let rule = self.judged(&all, (&misfits, rule_index), walk);
         let Some(route) = decided.and_then(|at| host.routes.get(at)) else {
             walk.outcome = "the call fails: no rule matches it".to_owned();
             return;
@@ -58,7 +58,7 @@ impl ProxyConfig<'_> {
         self.acted(route, request, walk);
         // A library fails calls with gRPC statuses, never with HTTP statuses.
         if walk.answer.take().is_some() {
-            walk.outcome = match text_of(route) {
+            walk.outcome = match response_text(route) {
                 Some(text) => format!("the call fails: {text}"),
                 None => format!("the call fails: {}", walk.outcome),
             };
@@ -69,7 +69,7 @@ impl ProxyConfig<'_> {
 }
 
 /// Returns the text of a route's direct response.
-fn text_of(route: &route::Route) -> Option<String> {
+fn response_text(route: &route::Route) -> Option<String> {
     let Some(route::route::Action::DirectResponse(answer)) = &route.action else { return None };
     match answer.body.as_ref()?.specifier.as_ref()? {
         Specifier::InlineString(text) if !text.is_empty() => Some(text.clone()),
@@ -79,10 +79,10 @@ fn text_of(route: &route::Route) -> Option<String> {
 
 /// Returns other effects of a rule on calls, and the parts of the rule that a library ignores.
 fn followed(rule: &HttpRule) -> Vec<String> {
-    let mut kept = rule.clone();
-    (kept.mirrors, kept.rewrite) = (None, None);
-    let mut told = notes(&kept);
+    let mut supported = rule.clone();
+    (supported.mirrors, supported.rewrite) = (None, None);
+    let mut effects = notes(&supported);
     let lost = proxyless::passed_over(rule).into_iter();
-    told.extend(lost.map(|what| format!("ignored by the library: {what}")));
-    told
+    effects.extend(lost.map(|what| format!("ignored by the library: {what}")));
+    effects
 }

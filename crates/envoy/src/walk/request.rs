@@ -165,7 +165,7 @@ impl ProbedRequest {
     }
 
     /// Returns the request with the path as a proxy with this path normalization matches it.
-    pub(super) fn seen_by(&self, normalization: PathNormalization) -> Self {
+    pub(super) fn normalized(&self, normalization: PathNormalization) -> Self {
         Self { path: normalization.applied(&self.path), ..self.clone() }
     }
 

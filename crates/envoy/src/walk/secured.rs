@@ -9,7 +9,7 @@ use strait_proto::envoy::envoy::extensions::transport_sockets::tls::v3 as tls;
 
 /// Records which credentials the chain needs, and whether the client must present a certificate,
 /// unless it is a chain for mesh mTLS.
-pub(super) fn note(chain: &listener::FilterChain, is_of_mesh: bool, walk: &mut RequestWalk) {
+pub(super) fn note(chain: &listener::FilterChain, is_mesh: bool, walk: &mut RequestWalk) {
     use tls::common_tls_context::ValidationContextType;
     let config = chain.transport_socket.as_ref().and_then(|socket| socket.config_type.as_ref());
     let Some(ConfigType::TypedConfig(config)) = config else { return };
@@ -23,8 +23,9 @@ pub(super) fn note(chain: &listener::FilterChain, is_of_mesh: bool, walk: &mut R
         _ => None,
     };
     let roots = roots.map(|roots| roots.name);
-    let asks = context.require_client_certificate.is_some_and(|asks| asks.value);
-    if asks && !is_of_mesh {
+    let is_required =
+        context.require_client_certificate.is_some_and(|is_required| is_required.value);
+    if is_required && !is_mesh {
         let by = roots.as_ref().map_or_else(String::new, |roots| format!(", by the roots {roots}"));
         walk.notes.push(format!("the client must present a certificate{by}"));
     }

@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::fit::{ArrivingConnection, chain_of, misfit, virtual_host_of};
+use super::fit::{ArrivingConnection, accepting_chain, misfit, selected_host};
 use super::*;
 use strait_proto::envoy::envoy::config::listener::v3 as listener;
 use strait_proto::envoy::envoy::config::route::v3 as route;
 use strait_proto::json::from_json;
 
-fn of<M: Message + Default>(kind: &str, value: &Value) -> M {
+fn decode<M: Message + Default>(kind: &str, value: &Value) -> M {
     M::decode(&*from_json(kind, value).expect("a message")).expect("a message")
 }
 
@@ -19,7 +19,7 @@ fn request(method: &str, url: &str, headers: &[&str]) -> ProbedRequest {
 
 #[test]
 fn most_specific_virtual_host_is_selected() {
-    let table: route::RouteConfiguration = of(
+    let table: route::RouteConfiguration = decode(
         "envoy.config.route.v3.RouteConfiguration",
         &json!({ "ignorePortInHostMatching": true, "virtualHosts": [
             { "name": "all", "domains": ["*"] },
@@ -38,13 +38,13 @@ fn most_specific_virtual_host_is_selected() {
         ("www.org", "prefix"),
         ("www.b.com", "under"),
     ] {
-        assert_eq!(virtual_host_of(&table, host).expect("all").name, called, "{host}");
+        assert_eq!(selected_host(&table, host).expect("all").name, called, "{host}");
     }
 }
 
 #[test]
 fn unmet_condition_is_reported() {
-    let asked = request("GET", "http://a.b:81/A/b?x=1&y", &["x-user: jo", "n:1", "n: 2"]);
+    let probed = request("GET", "http://a.b:81/A/b?x=1&y", &["x-user: jo", "n:1", "n: 2"]);
     let exact = |text: &str| json!({ "exact": text });
     let header = |name: &str, text: Value| json!({ "name": name, "stringMatch": text });
     let cases = [
@@ -105,8 +105,8 @@ fn unmet_condition_is_reported() {
         ),
     ];
     for (wanted, why) in cases {
-        let one: route::RouteMatch = of("envoy.config.route.v3.RouteMatch", &wanted);
-        let found = misfit(Some(&one), &asked);
+        let route_match: route::RouteMatch = decode("envoy.config.route.v3.RouteMatch", &wanted);
+        let found = misfit(Some(&route_match), &probed);
         match why {
             None => assert_eq!(found, None, "{wanted}"),
             Some(why) => {
@@ -121,7 +121,7 @@ fn unmet_condition_is_reported() {
 
 #[test]
 fn most_specific_chain_is_selected() {
-    let listener: listener::Listener = of(
+    let listener: listener::Listener = decode(
         "envoy.config.listener.v3.Listener",
         &json!({
             "listenerFilters": [
@@ -170,7 +170,7 @@ fn most_specific_chain_is_selected() {
         (tls("c.b"), "under"),
         (tls("c.d"), "rest"),
     ] {
-        let name = chain_of(&listener, &connection).map(|chain| &*chain.name);
+        let name = accepting_chain(&listener, &connection).map(|chain| &*chain.name);
         assert_eq!(name, Some(chain));
     }
 }
@@ -178,7 +178,7 @@ fn most_specific_chain_is_selected() {
 #[test]
 fn path_is_normalized_like_the_connection_manager() {
     let path = "/a/%2e%2e/%61//b%2Fc";
-    for (manager, seen) in [
+    for (manager, expected) in [
         (json!({}), path),
         (json!({ "normalizePath": true }), "/a//b%2Fc"),
         (json!({ "normalizePath": true, "mergeSlashes": true }), "/a/b%2Fc"),
@@ -189,16 +189,16 @@ fn path_is_normalized_like_the_connection_manager() {
     ] {
         let kind =
             "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
-        let asked = request("GET", &format!("http://a{path}"), &[]);
-        let found = asked.seen_by(normalization_of(&of(kind, &manager)));
-        assert_eq!(found.path(), seen, "{manager}");
+        let probed = request("GET", &format!("http://a{path}"), &[]);
+        let found = probed.normalized(path_normalization(&decode(kind, &manager)));
+        assert_eq!(found.path(), expected, "{manager}");
     }
 }
 
 #[test]
 fn request_is_parsed_as_a_client_sends_it() {
-    let asked = request("GET", "HTTPS://[fd00::1]/a/./b/../c?x=1", &["Host: other", "X-A=b:c"]);
-    assert_eq!((asked.port(), asked.path(), asked.authority()), (443, "/a/./b/../c", "other"));
+    let probed = request("GET", "HTTPS://[fd00::1]/a/./b/../c?x=1", &["Host: other", "X-A=b:c"]);
+    assert_eq!((probed.port(), probed.path(), probed.authority()), (443, "/a/./b/../c", "other"));
     let plain = request("PUT", "Reviews:9080", &[]);
     assert_eq!((plain.port(), plain.path(), plain.authority()), (9080, "/", "Reviews:9080"));
     let bytes = request("GET", "tcp://db:3306", &[]);
@@ -220,9 +220,9 @@ fn request_is_parsed_as_a_client_sends_it() {
 
 #[test]
 fn redirect_location_equals_envoys() {
-    let asked = request("GET", "http://a.b:81/old/x?q=1", &[]);
+    let probed = request("GET", "http://a.b:81/old/x?q=1", &[]);
     let wanted: route::RouteMatch =
-        of("envoy.config.route.v3.RouteMatch", &json!({ "prefix": "/old/" }));
+        decode("envoy.config.route.v3.RouteMatch", &json!({ "prefix": "/old/" }));
     for (redirect, status, location) in [
         (json!({}), 301, "http://a.b:81/old/x?q=1"),
         (json!({ "hostRedirect": "c.d", "responseCode": "FOUND" }), 302, "http://c.d/old/x?q=1"),
@@ -235,12 +235,13 @@ fn redirect_location_equals_envoys() {
             "http://a.b:8080/old/x?q=1",
         ),
     ] {
-        let redirect: route::RedirectAction = of("envoy.config.route.v3.RedirectAction", &redirect);
-        let found = asked.redirected(&redirect, Some(&wanted));
+        let redirect: route::RedirectAction =
+            decode("envoy.config.route.v3.RedirectAction", &redirect);
+        let found = probed.redirected(&redirect, Some(&wanted));
         assert_eq!(found, (status, location.to_owned()));
     }
     let https: route::RedirectAction =
-        of("envoy.config.route.v3.RedirectAction", &json!({ "schemeRedirect": "https" }));
+        decode("envoy.config.route.v3.RedirectAction", &json!({ "schemeRedirect": "https" }));
     let implied = request("GET", "http://a.b:80/", &[]).redirected(&https, None);
     assert_eq!(implied, (301, "https://a.b/".to_owned()));
 }

@@ -102,7 +102,7 @@ pub(super) fn is_imported(
     namespace: &Namespace,
     selection: &Selection,
 ) -> bool {
-    let host = HostPattern::of_service(service.hostname());
+    let host = HostPattern::for_service(service.hostname());
     context.traffic.scope(namespace, selection).includes(&host, &service.primary.namespace)
 }
 

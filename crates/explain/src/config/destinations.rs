@@ -207,7 +207,7 @@ impl ConfigView<'_> {
         proxies.find_map(|proxy| {
             let client = RuleClient { namespace, selection: &self.context.selection(proxy) };
             let rule = rules.rule(client, &service.primary.namespace)?;
-            let lacks = rule.subsets.get(&to.subset).is_none_or(|subset| subset.is_kept);
+            let lacks = rule.subsets.get(&to.subset).is_none_or(|subset| subset.is_retained);
             let text = format!(
                 "DestinationRule {}, which applies to {} because of its labels, has no subset {} of {host}",
                 rule.meta(),
@@ -254,7 +254,7 @@ fn missing_subset(rule: &DestinationRule, to: &Destination) -> Option<String> {
     let Destination { host, subset, .. } = to;
     let text = format!("DestinationRule {} of {host} has no subset {subset}", rule.meta());
     match rule.subsets.get(subset) {
-        Some(found) if !found.is_kept => None,
+        Some(found) if !found.is_retained => None,
         Some(_) => {
             Some(format!("{text} any more; the old subset is kept for {} s", KEPT_FOR.as_secs()))
         }

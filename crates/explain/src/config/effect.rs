@@ -55,7 +55,7 @@ pub(super) fn has_none(object: &TrafficObject, stored: &Value, reasons: &[Reason
         }
         TrafficObject::Gateway(gateway) => {
             let is_lost = |path: &str, server: &Value| {
-                let is_read = gateway.servers.iter().any(|one| gateway.path_of(one) == path);
+                let is_read = gateway.servers.iter().any(|one| gateway.server_path(one) == path);
                 let of_hosts = format!("{path}.hosts");
                 let hosts = lost().filter(|reason| is_around(&of_hosts, &reason.path)).count();
                 !is_read || hosts >= items(server, "/hosts").len()
@@ -161,7 +161,7 @@ impl ConfigView<'_> {
         let gateways = &self.context.traffic.gateways;
         known.extend(gateways.serving(service).flat_map(|(_, at)| at));
         let wildcards = self.context.wildcard_services().filter(|one| {
-            let pattern = HostPattern::of_service(one.hostname());
+            let pattern = HostPattern::for_service(one.hostname());
             service.mesh_hosts().any(|host| pattern.contains(host))
         });
         known.extend(wildcards.flat_map(|one| one.ports().map(|port| port.number)));

@@ -120,7 +120,7 @@ impl ConfigView<'_> {
         let by_name = || owner_by_name(&host.to_string(), domain).into_iter().collect();
         let Some(name) = host.exact() else {
             let all = self.context.all_services();
-            let all = all.filter(|one| host.contains(&HostPattern::of_service(one.hostname())));
+            let all = all.filter(|one| host.contains(&HostPattern::for_service(one.hostname())));
             let found: BTreeSet<_> = all.map(|one| one.primary.namespace.clone()).collect();
             return if found.is_empty() { by_name() } else { found };
         };
@@ -139,7 +139,7 @@ impl ConfigView<'_> {
         }
         let holds = |pattern: &HostPattern| pattern.contains(host);
         let wildcards = self.context.wildcard_services();
-        let narrowest = wildcards.filter(|one| holds(&HostPattern::of_service(one.hostname())));
+        let narrowest = wildcards.filter(|one| holds(&HostPattern::for_service(one.hostname())));
         let narrowest = narrowest.max_by_key(|one| one.hostname().as_str().len());
         narrowest.map(|one| one.primary.namespace.clone()).into_iter().collect()
     }

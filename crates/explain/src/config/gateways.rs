@@ -45,7 +45,10 @@ impl CredentialFault {
             return false;
         };
         let asked = plain(&self.name);
-        let is_of_roots = matches!(tls.clients, TlsClients::IfKnown | TlsClients::Known);
+        let is_of_roots = matches!(
+            tls.clients,
+            TlsClients::OptionalCertificate | TlsClients::RequiredCertificate
+        );
         let secret = asked.strip_suffix(OF_ROOTS).filter(|_| is_of_roots).unwrap_or(asked);
         tls.credentials.iter().chain(&tls.roots).any(|one| [asked, secret].contains(&plain(one)))
     }
@@ -59,7 +62,7 @@ fn passed_on_in_vain(gateway: &Gateway) -> impl Iterator<Item = Reason> {
     asked.map(|server| {
         let text = "only routers between networks forward all connections: routers whose Service has the label \
                     topology.istio.io/network";
-        let path = format!("{}.tls.mode", gateway.path_of(server));
+        let path = format!("{}.tls.mode", gateway.server_path(server));
         Reason::lost(&codes::GATEWAY_SERVER, path, text)
     })
 }
@@ -191,7 +194,7 @@ impl ConfigView<'_> {
         let numbers: Vec<_> = served.iter().map(u16::to_string).collect();
         let reason = |server: &GatewayServer| {
             let port = server.port;
-            let at = gateway.path_of(server);
+            let at = gateway.server_path(server);
             let path = if gateway.ingress.is_some() { at } else { format!("{at}.port.number") };
             if let Some((router, own)) = closed.get(&port) {
                 let leading = if *own == port {
@@ -285,7 +288,7 @@ impl ConfigView<'_> {
             let fault = faults.iter().find(|fault| fault.is_of(server))?;
             let CredentialFault { router, name, has_old, fact } = fault;
             let field = if gateway.ingress.is_some() { "secretName" } else { "tls.credentialName" };
-            let path = format!("{}.{field}", gateway.path_of(server));
+            let path = format!("{}.{field}", gateway.server_path(server));
             let code = &codes::GATEWAY_CREDENTIAL;
             Some(match has_old {
                 true => {

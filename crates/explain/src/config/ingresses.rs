@@ -12,7 +12,7 @@ use strait_base::codes;
 use strait_model::{ExportTo, Hostname, IngressStatus, Namespace, Resolution};
 use strait_rules::traffic::gateway::Gateway;
 use strait_rules::traffic::ingress::{INGRESS_CONTROLLER, Ingress, IngressClass};
-use strait_rules::traffic::ingresses::taken_paths;
+use strait_rules::traffic::ingresses::shadowed_paths;
 use strait_rules::traffic::route::RouteOrigin;
 use strait_rules::traffic::{HostPattern, Reason, TrafficObject};
 
@@ -25,7 +25,9 @@ impl ConfigView<'_> {
         }
         // A just parsed Ingress may not be active yet.
         let gateways = &self.context.traffic.gateways;
-        let Some(gateway) = gateways.of_ingress(&ingress.meta) else { return Finding::default() };
+        let Some(gateway) = gateways.generated_from(&ingress.meta) else {
+            return Finding::default();
+        };
         let mut found = self.gateway(gateway);
         found.reasons.extend(self.withheld(&ingress.meta, &ExportTo::Public));
         if found.standing.is_some() {
@@ -42,8 +44,10 @@ impl ConfigView<'_> {
         for one in &ingress.rules {
             let place = &one.rule.place;
             let backend = if place.path.is_some() { ".backend" } else { "" };
-            let path =
-                format!("{}{backend}", RouteOrigin::of_ingress(&ingress.meta).path_of(place));
+            let path = format!(
+                "{}{backend}",
+                RouteOrigin::for_ingress(&ingress.meta).http_rule_path(place)
+            );
             for to in one.rule.destinations.iter().filter(|_| told.insert(path.clone())) {
                 let wrong = self.destination(
                     to,
@@ -95,12 +99,12 @@ impl ConfigView<'_> {
         let hosts: BTreeSet<&HostPattern> = ingress.hosts().collect();
         let namespace = Namespace::default();
         let services = &self.context.traffic.virtual_services;
-        let joined = services.of_gateway(&gateway.name, &namespace);
+        let joined = services.for_gateway(&gateway.name, &namespace);
         let own = joined.filter_map(|routed| {
             let host = routed.service.hosts.iter().find(|host| hosts.contains(host))?;
-            Some(taken_paths(host, routed.http.rules.iter()))
+            Some(shadowed_paths(host, routed.http.rules.iter()))
         });
-        let is_own = |origin: &RouteOrigin| *origin == RouteOrigin::of_ingress(&ingress.meta);
+        let is_own = |origin: &RouteOrigin| *origin == RouteOrigin::for_ingress(&ingress.meta);
         own.flatten().filter(|(origin, _)| is_own(origin)).map(|(_, reason)| reason).collect()
     }
 

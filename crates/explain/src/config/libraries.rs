@@ -60,7 +60,7 @@ impl ConfigView<'_> {
         for (at, rule) in rules.iter().enumerate().filter(|(_, rule)| !rule.refused) {
             let path = format!("spec.{list}[{at}]");
             for (place, one) in rule.matches.iter().enumerate() {
-                if let CallMatch::Untold(what) = proxyless::of_match(one) {
+                if let CallMatch::Unsupported(what) = proxyless::interpret_match(one) {
                     let text =
                         format!("{who}: calls that match the rest of the condition fail: {what}");
                     let path = format!("{path}.{matches}[{place}]");

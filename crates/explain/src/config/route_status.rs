@@ -51,7 +51,7 @@ impl ConfigView<'_> {
     /// Returns whether the valid version of a route, if any, is active.
     fn is_joined(&self, report: &TrafficReport) -> bool {
         let Some((_, TrafficObject::GatewayRoute(route))) = report.good() else { return true };
-        let host = |parent: &ParentService| HostPattern::of_service(&parent.host);
+        let host = |parent: &ParentService| HostPattern::for_service(&parent.host);
         route.parents.iter().all(|parent| self.joined(route, &host(parent)).is_some())
     }
 
@@ -67,7 +67,7 @@ impl ConfigView<'_> {
         let parents = parents.filter(|(_, parent)| {
             let text = |field: &str| parent[field].as_str();
             let kind = text("group").zip(text("kind"));
-            kind.and_then(|(group, kind)| ServiceKind::of(group, kind)).is_some()
+            kind.and_then(|(group, kind)| ServiceKind::from_group_kind(group, kind)).is_some()
                 && text("name").is_some()
         });
         let parents = parents.map(|(at, parent)| RouteParentStatus {

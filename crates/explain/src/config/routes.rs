@@ -92,7 +92,7 @@ impl ConfigView<'_> {
         found.reasons.extend(self.withheld(&service.meta, &service.export_to));
         let gateways: Vec<_> = service.gateways.iter().filter(|name| ***name != *MESH).collect();
         let known = &self.context.traffic.gateways;
-        found.reasons.extend(known.reasons_of(service, self.services_known));
+        found.reasons.extend(known.binding_reasons(service, self.services_known));
         let unbound = found.reasons.len();
         if self.knows_gateways_of(service) {
             found.reasons.extend(known.rules_without_a_server(service));
@@ -249,7 +249,7 @@ impl ConfigView<'_> {
         }
         let mut wildcards = self.context.wildcard_services();
         let holds = |service: &Arc<MergedService>| {
-            HostPattern::of_service(service.hostname()).contains(host)
+            HostPattern::for_service(service.hostname()).contains(host)
                 && service.ports().any(carries_requests)
         };
         if wildcards.any(holds) {
@@ -264,7 +264,7 @@ impl ConfigView<'_> {
     /// Returns the owners of a host of an object.
     fn owners(&self, routed: &RoutedService, host: &HostPattern) -> HostOwners<'_> {
         let services = &self.context.traffic.virtual_services;
-        let mut special = services.namespaces_of(host);
+        let mut special = services.special_namespaces_for(host);
         special.insert(routed.service.meta.namespace.clone());
         if let Some(host) = host.exact() {
             special.extend(self.special_of(host.as_str()));
@@ -358,12 +358,12 @@ impl ConfigView<'_> {
                     return true;
                 }
             }
-            !port.protocol.is_http() && routed.leads_connections(port, namespace, selection)
+            !port.protocol.is_http() && routed.routes_connections(port, namespace, selection)
         };
         let mut all: Vec<_> = if is_service {
-            traffic.routed_of_host(host, namespace, selection).filter(leads).collect()
+            traffic.routed_for_host(host, namespace, selection).filter(leads).collect()
         } else {
-            traffic.routed_of_pattern(host, namespace, selection).filter(leads).collect()
+            traffic.routed_for_pattern(host, namespace, selection).filter(leads).collect()
         };
         if self.context.mesh.host_sharing == HostSharing::FirstAlone || !carries_requests(port) {
             all.truncate(1);
@@ -470,7 +470,7 @@ impl ConfigView<'_> {
         let (mut known, mut taken) = (0, 0);
         for parent in &route.parents {
             let path = format!("spec.parentRefs[{}]", parent.index);
-            let host = HostPattern::of_service(&parent.host);
+            let host = HostPattern::for_service(&parent.host);
             let Some(routed) = self.joined(route, &host) else { continue };
             let withheld = self.withheld(&routed.service.meta, &routed.service.export_to);
             found.reasons.extend(withheld.filter(|reason| !found.reasons.contains(reason)));
@@ -552,7 +552,7 @@ impl ConfigView<'_> {
             return found;
         }
         for parent in &route.parents {
-            let host = HostPattern::of_service(&parent.host);
+            let host = HostPattern::for_service(&parent.host);
             if let Some(routed) = self.joined(route, &host) {
                 let lists = ["rules", "matches"];
                 let said = self.rules_at_libraries(routed, &[&host], &route.rules, lists);
@@ -563,7 +563,7 @@ impl ConfigView<'_> {
         }
         found.proxies = self.clients.count(|namespace, selection| {
             route.parents.iter().any(|parent| {
-                let host = HostPattern::of_service(&parent.host);
+                let host = HostPattern::for_service(&parent.host);
                 let routed = self.joined(route, &host);
                 routed.is_some_and(|routed| self.has(routed, &host, namespace, selection))
             })
@@ -578,7 +578,7 @@ impl ConfigView<'_> {
         host: &HostPattern,
     ) -> Option<&Arc<RoutedService>> {
         let services = &self.context.traffic.virtual_services;
-        let mut all = services.of_pattern(host, &route.meta.namespace);
+        let mut all = services.for_pattern(host, &route.meta.namespace);
         all.find(|one| {
             one.service.origin.kind.api().starts_with(GATEWAY_API)
                 && one.service.meta.namespace == route.meta.namespace
@@ -619,7 +619,7 @@ impl ConfigView<'_> {
         let proxies = self.clients.count(|namespace, selection| {
             needing.iter().any(|route| {
                 route.parents.iter().any(|parent| {
-                    let host = HostPattern::of_service(&parent.host);
+                    let host = HostPattern::for_service(&parent.host);
                     let routed = self.joined(route, &host);
                     routed.is_some_and(|routed| self.has(routed, &host, namespace, selection))
                 })

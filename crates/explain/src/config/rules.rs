@@ -89,7 +89,7 @@ impl ConfigView<'_> {
             Some(host) => leads_to.get(host).is_some_and(decides),
             None => {
                 let of_pattern =
-                    |host: &&&Hostname| rule.host.contains(&HostPattern::of_service(host));
+                    |host: &&&Hostname| rule.host.contains(&HostPattern::for_service(host));
                 leads_to.iter().filter(of_pattern).any(decides)
             }
         }
@@ -254,7 +254,7 @@ impl ConfigView<'_> {
             HostPattern::Under(_) => self
                 .context
                 .all_services()
-                .any(|one| host.contains(&HostPattern::of_service(one.hostname()))),
+                .any(|one| host.contains(&HostPattern::for_service(one.hostname()))),
         }
     }
 
@@ -349,7 +349,7 @@ impl ConfigView<'_> {
             return Vec::new();
         }
         let is_of_host = |one: &&Arc<MergedService>| {
-            rule.host.contains(&HostPattern::of_service(one.hostname()))
+            rule.host.contains(&HostPattern::for_service(one.hostname()))
         };
         let services = self.context.all_services().filter(is_of_host);
         let has: BTreeSet<u16> =

@@ -148,7 +148,7 @@ impl ConfigView<'_> {
         });
         let holds = |proxy: &&&Proxy| {
             let selection = self.context.selection(proxy);
-            let levels = telemetries.of_proxy(proxy.namespace(), &selection);
+            let levels = telemetries.for_proxy(proxy.namespace(), &selection);
             levels.iter().any(|level| level.meta == *meta)
         };
         let held: Vec<&Proxy> = self.clients.proxies().iter().filter(holds).copied().collect();
@@ -200,7 +200,7 @@ impl ConfigView<'_> {
         }
         let holds = |proxy: &&&Proxy| {
             let selection = self.context.selection(proxy);
-            let all = filters.of_proxy(proxy.namespace(), &selection);
+            let all = filters.for_proxy(proxy.namespace(), &selection);
             filter.patches(&selection) && all.iter().any(|one| one.meta == *meta)
         };
         let held: Vec<&Proxy> = self.clients.proxies().iter().filter(holds).copied().collect();
@@ -214,10 +214,11 @@ impl ConfigView<'_> {
         for proxy in proxies {
             let (namespace, selection) = (proxy.namespace(), &self.context.selection(proxy));
             let client = RuleClient { namespace, selection };
-            for (at, name, to) in filter.asks(PatchPlace::of(proxy), selection) {
+            for (at, name, to) in filter.queried_upstreams(PatchPlace::for_proxy(proxy), selection)
+            {
                 let end = if to.fails_open { "passes without a check" } else { "is denied" };
                 let path = format!("spec.configPatches[{at}].patch.value.typed_config");
-                let added = self.context.traffic.envoy_filters.clusters_of(proxy, selection);
+                let added = self.context.traffic.envoy_filters.clusters_for(proxy, selection);
                 if added.iter().any(|one| one.name == to.name) {
                     continue;
                 }
@@ -253,7 +254,7 @@ impl ConfigView<'_> {
         let root = Namespace::from(&*self.context.mesh.root_namespace);
         let holds = |proxy: &&&Proxy| {
             let labels = self.context.labels_of(proxy);
-            let levels = proxy_configs::of_pod(reports, &root, proxy.namespace(), labels);
+            let levels = proxy_configs::for_pod(reports, &root, proxy.namespace(), labels);
             proxy.kind == ProxyType::Sidecar && levels.iter().any(|one| one.meta == *meta)
         };
         let proxies = self.clients.proxies().iter().filter(holds).count();

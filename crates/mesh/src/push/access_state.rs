@@ -98,7 +98,7 @@ impl AccessState {
         service: &mut MergedService,
         workloads: &OrdMap<ClusterId, Workloads>,
     ) {
-        if !self.policies.speaks_plainly_anywhere() {
+        if !self.policies.uses_plaintext_anywhere() {
             return;
         }
         let namespace = service.primary.namespace.clone();
@@ -132,7 +132,7 @@ impl AccessState {
             None => return reported,
         };
         let subject = AccessSubject { namespace, labels, is_known: true };
-        if !self.policies.are_spoken_to_plainly(subject, endpoint.port) {
+        if !self.policies.receives_plaintext(subject, endpoint.port) {
             TlsMode::Istio
         } else if self.policies.take_mtls(subject, endpoint.port) {
             TlsMode::Changing

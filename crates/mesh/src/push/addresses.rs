@@ -95,7 +95,7 @@ pub fn proxied_addresses(
 ) -> ListenAddresses {
     let scope = context.traffic.scope(namespace, selection);
     addresses_of(context, (cluster, namespace, families), |service| {
-        let host = HostPattern::of_service(service.hostname());
+        let host = HostPattern::for_service(service.hostname());
         scope.proxies_to(port, &host, &service.primary.namespace).then_some(Cow::Borrowed(service))
     })
 }
@@ -197,7 +197,7 @@ fn imported<'a>(
     if scope.sidecar().is_none() {
         return Some(Cow::Borrowed(service));
     }
-    let (host, owner) = (HostPattern::of_service(service.hostname()), &service.primary.namespace);
+    let (host, owner) = (HostPattern::for_service(service.hostname()), &service.primary.namespace);
     if !scope.includes(&host, owner) {
         return None;
     }

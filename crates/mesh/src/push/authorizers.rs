@@ -329,7 +329,7 @@ fn check_rule(rule: &DestinationRule, provider: &ProviderService) -> Result<(), 
         return Err(AuthorizerFault::PassedThrough(host, namespace, name));
     }
     // TLS that only routers support is not sufficient, because sidecars use the provider, too.
-    if !policy.can_be_spoken_by(ProxyType::Sidecar) {
+    if !policy.can_be_used_by(ProxyType::Sidecar) {
         let (host, namespace, name) = by();
         return Err(AuthorizerFault::UnsupportedTls(host, namespace, name));
     }

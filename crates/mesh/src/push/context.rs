@@ -327,7 +327,7 @@ impl PushContext {
         if self.traffic.is_without_selectors() {
             return Selection::default();
         }
-        self.traffic.selection_of(proxy, self.labels_of(proxy))
+        self.traffic.selection_for(proxy, self.labels_of(proxy))
     }
 
     /// Returns the Gateways that select a router, the oldest first.

@@ -34,9 +34,9 @@ impl<'a> Imports<'a> {
         let mut others = service.all_ports().filter(is_other);
         let port_and_only = (port, others.next().is_none());
         let Self { context, view, scope } = self;
-        let host = &HostPattern::of_service(service.hostname());
+        let host = &HostPattern::for_service(service.hostname());
         let is_imported = match scope.is_by_port() {
-            true => scope.leads_to_port(host, owner, port_and_only),
+            true => scope.needs_port(host, owner, port_and_only),
             false => scope.includes(host, owner),
         };
         scope.sidecar().is_none()
@@ -56,7 +56,7 @@ impl<'a> Imports<'a> {
     ) -> bool {
         let Self { context, view, scope } = self;
         scope.sidecar().is_none()
-            || includes(scope, &HostPattern::of_service(service.hostname()))
+            || includes(scope, &HostPattern::for_service(service.hostname()))
             || context.leads_to(service.hostname(), &view.namespace, &view.selection)
     }
 }
@@ -65,7 +65,7 @@ impl PushContext {
     /// Returns whether rules that apply to a proxy route to a service, directly or by an alias.
     /// These services are imported.
     pub fn leads_to(&self, host: &Hostname, namespace: &Namespace, selection: &Selection) -> bool {
-        let has_route = |host: &Hostname| self.traffic.leads_to(host, namespace, selection);
+        let has_route = |host: &Hostname| self.traffic.routes_to(host, namespace, selection);
         has_route(host) || self.aliases.names_of(host).iter().any(has_route)
     }
 
@@ -79,7 +79,7 @@ impl PushContext {
         selection: &Selection,
     ) -> bool {
         let has_route =
-            |host: &Hostname| self.traffic.leads_to_port(host, port, namespace, selection);
+            |host: &Hostname| self.traffic.routes_to_port(host, port, namespace, selection);
         has_route(host) || self.aliases.names_of(host).iter().any(has_route)
     }
 }

@@ -71,7 +71,7 @@ impl<'a> IngressOutline<'a> {
     ) -> impl Iterator<Item = &'a Arc<RoutedService>> + use<'a> {
         let services = &self.context.traffic.virtual_services;
         let namespace: &'a Namespace = self.namespace;
-        services.of_gateway(&server.gateway.name, namespace)
+        services.for_gateway(&server.gateway.name, namespace)
     }
 
     /// Returns the port for a number: a server with this port as clients of the router's Service
@@ -108,8 +108,9 @@ impl<'a> IngressOutline<'a> {
         let servers =
             self.ports.iter().flat_map(|port| port.http.iter().chain(&port.tcp).chain(&port.tls));
         let serving = servers.flat_map(|server| {
-            let serves =
-                move |routed: &&Arc<RoutedService>| !server.hosts_of(&routed.service).is_empty();
+            let serves = move |routed: &&Arc<RoutedService>| {
+                !server.served_hosts(&routed.service).is_empty()
+            };
             self.bound(server).filter(serves)
         });
         let mut distinct = HashSet::new();

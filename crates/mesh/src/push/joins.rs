@@ -17,7 +17,7 @@ use strait_model::registry::{
     Contents, Epoch, Provider, RegistryUpdate, ServiceRecord, ShardChange, ShardKey,
 };
 use strait_model::{ClusterId, Hostname, WorkloadKey};
-use strait_rules::service_entry::{Selections, VmWorkloads, vms, workloads_of};
+use strait_rules::service_entry::{Selections, VmWorkloads, selecting_services, vms};
 
 /// The selections, and whether the results are up to date.
 #[derive(Debug, Clone, Default)]
@@ -41,7 +41,7 @@ impl Joins {
         }
         let before = std::mem::replace(&mut self.selections, selections);
         (self.pods_stale, self.workloads_stale) = (true, true);
-        !self.selections.tells_as(&before)
+        !self.selections.reports_same(&before)
     }
 
     /// Returns the selections of entries, with the machines that entries describe.
@@ -69,7 +69,7 @@ impl Joins {
             // Pods of an added or removed cluster are not reported one by one.
             self.pods_stale |= !touched.facts.is_empty()
                 || !touched.placements.is_empty()
-                || pods.any(|(_, pod)| self.selections.wants_pods_of(&pod.namespace));
+                || pods.any(|(_, pod)| self.selections.selects_pods_in(&pod.namespace));
         }
     }
 
@@ -113,17 +113,17 @@ impl Joins {
             for (cluster, pods, facts) in aggregate.clusters() {
                 let shard = shard_key(Provider::ServiceEntry, cluster.clone());
                 let vms = self.vms.get(cluster).map_or(&no_vms, |vms| &**vms);
-                found.insert(shard, self.selections.pods_of(pods, vms, facts));
+                found.insert(shard, self.selections.selected_pods(pods, vms, facts));
             }
         }
         if std::mem::take(&mut self.workloads_stale) {
             providers.push(Provider::WorkloadEntry);
             let shard = shard_key(Provider::WorkloadEntry, ClusterId::default());
             let all = aggregate.kubernetes_services();
-            found.insert(shard, workloads_of(self.selections.vms(), all));
+            found.insert(shard, selecting_services(self.selections.vms(), all));
             for (cluster, vms) in &self.vms {
                 let shard = shard_key(Provider::WorkloadEntry, cluster.clone());
-                found.insert(shard, workloads_of(vms, aggregate.services_in(cluster)));
+                found.insert(shard, selecting_services(vms, aggregate.services_in(cluster)));
             }
         }
         found.retain(|_, services| !services.is_empty());

@@ -175,7 +175,7 @@ type PortsOfCluster = Vec<(u16, Protocol)>;
 /// rules for the hosts that they cover.
 fn wildcards_over(context: &PushContext, hosts: &BTreeSet<Hostname>) -> Vec<Hostname> {
     let matches_any = |wildcard: &&Hostname| {
-        let wildcard = HostPattern::of_service(wildcard);
+        let wildcard = HostPattern::for_service(wildcard);
         hosts.iter().any(|host| wildcard.matches(host.as_str()))
     };
     let all = context.wildcard_services().map(|service| service.hostname());

@@ -16,7 +16,7 @@ use super::subscription_index::{ChangedItem, Changes};
 use crate::aggregate::MergedService;
 use strait_model::policy::{ForeignHostsMode, TrafficLimits};
 use strait_model::{Hostname, Namespace, Port, Protocol};
-use strait_rules::traffic::foreign::{ForeignHosts, NamespacesOfHost, is_exported, owner_by_name};
+use strait_rules::traffic::foreign::{ForeignHosts, HostNamespaces, is_exported, owner_by_name};
 use strait_rules::traffic::virtual_services::RoutedService;
 use strait_rules::traffic::{HostPattern, ObjectMeta, Traffic, Withheld};
 
@@ -61,7 +61,7 @@ pub(super) struct Withholding {
     limits: Option<TrafficLimits>,
     /// The owners of hosts whose names do not contain the namespace. Empty unless the policy denies
     /// hosts of other namespaces.
-    owners: OrdMap<Hostname, NamespacesOfHost>,
+    owners: OrdMap<Hostname, HostNamespaces>,
     withheld: Arc<Withheld>,
 }
 
@@ -161,7 +161,7 @@ impl Withholding {
             measured().filter(is_bound).for_each(&mut add);
         }
         let hosts = changes.deps.iter().filter_map(|dep| match dep {
-            ChangedItem::Definition(host) => Some(HostPattern::of_service(host)),
+            ChangedItem::Definition(host) => Some(HostPattern::for_service(host)),
             _ => None,
         });
         for host in hosts {
@@ -237,7 +237,7 @@ impl Withholding {
         if is_in_name && private.is_empty() {
             self.owners.remove(host);
         } else {
-            self.owners.insert(host.clone(), NamespacesOfHost { public, private });
+            self.owners.insert(host.clone(), HostNamespaces { public, private });
         }
     }
 
@@ -301,7 +301,7 @@ impl Withholding {
             noted.hosts.extend(one.routed.service.mesh_hosts().cloned());
             // Rules add their destinations to the scopes of Sidecars.
             let destinations =
-                one.routed.destinations().map(|to| HostPattern::of_service(&to.host));
+                one.routed.destinations().map(|to| HostPattern::for_service(&to.host));
             noted.hosts.extend(destinations);
             noted.gateways |= one.routed.service.own_gateways().next().is_some();
         }
@@ -391,7 +391,8 @@ fn bytes(
         .saturating_add(chains.saturating_mul(listeners))
         .saturating_add(names);
     let gateways = routed.service.own_gateways();
-    let ports: BTreeSet<u16> = gateways.flat_map(|name| traffic.gateways.ports_of(name)).collect();
+    let ports: BTreeSet<u16> =
+        gateways.flat_map(|name| traffic.gateways.server_ports(name)).collect();
     let hosts: usize = routed.service.hosts.iter().map(named).sum();
     let at_router = routes.saturating_add(chains).saturating_add(hosts).saturating_mul(ports.len());
     // The cap keeps sums far from overflow.
@@ -403,7 +404,7 @@ fn takes_requests(port: &Port) -> bool {
 }
 
 fn pattern(service: &MergedService) -> HostPattern {
-    HostPattern::of_service(service.hostname())
+    HostPattern::for_service(service.hostname())
 }
 
 #[cfg(test)]

@@ -187,8 +187,8 @@ impl AuthorizationPolicy {
         };
         let empty = Value::Object(Map::new());
         let spec = object.get("spec").filter(|spec| !spec.is_null()).unwrap_or(&empty);
-        let known = ["selector", "targetRef", "targetRefs", "rules", "action", "provider"];
-        let Some(spec) = fields(spec, "spec", &known, faults) else {
+        let known_fields = ["selector", "targetRef", "targetRefs", "rules", "action", "provider"];
+        let Some(spec) = fields(spec, "spec", &known_fields, faults) else {
             return strict.then(|| closed(AuthorizationAction::Allow));
         };
         let Some(action) = read_action(spec, faults) else {
@@ -222,7 +222,7 @@ impl AuthorizationPolicy {
             }
         }
         // An unknown field of the policy itself may narrow all allow rules.
-        let is_unknown = |name: &str| !known.contains(&name);
+        let is_unknown = |name: &str| !known_fields.contains(&name);
         if !denies && spec.iter().any(|(name, value)| is_unknown(name) && restricts(name, value)) {
             rules.clear();
         }
@@ -257,7 +257,7 @@ fn is_dry_run(object: &Value) -> Option<bool> {
 
 impl AuthorizationRule {
     /// Returns a rule without conditions, which matches everything.
-    fn of_everything(index: u32) -> Self {
+    fn match_all(index: u32) -> Self {
         Self { index, from: Box::default(), to: Box::default(), when: Box::default() }
     }
 
@@ -353,7 +353,7 @@ impl PolicyRuleReader<'_> {
 
     /// Returns the replacement of a rule that has no readable part.
     fn unreadable_rule(&self, index: u32) -> Option<AuthorizationRule> {
-        let everything = AuthorizationRule::of_everything(index);
+        let everything = AuthorizationRule::match_all(index);
         let denies = self.policy.action != AuthorizationAction::Allow;
         (denies && self.errors == PolicyErrors::Strict).then_some(everything)
     }
@@ -366,7 +366,7 @@ impl PolicyRuleReader<'_> {
         faults: &mut Vec<AccessFault>,
     ) -> Option<AuthorizationRule> {
         let before = faults.len();
-        let mut read = AuthorizationRule::of_everything(index);
+        let mut read = AuthorizationRule::match_all(index);
         let mut readable = read.clone();
         if let Some(rule) = fields(rule, path, &["from", "to", "when"], faults) {
             let from = self.alternatives(rule, (index, RulePart::From), &SOURCE, faults);
@@ -401,8 +401,8 @@ impl PolicyRuleReader<'_> {
         }
         // Without conditions, the rule would deny everything. It keeps the readable conditions,
         // unless strict mode replaces it.
-        let of_parts = Some(readable).filter(|rule| rule.clauses().next().is_some());
-        self.unreadable_rule(index).or(of_parts)
+        let readable_rule = Some(readable).filter(|rule| rule.clauses().next().is_some());
+        self.unreadable_rule(index).or(readable_rule)
     }
 
     /// Parses `from` or `to`. An alternative that cannot be read becomes empty.
@@ -423,14 +423,14 @@ impl PolicyRuleReader<'_> {
                 return Vec::new();
             }
         };
-        let known: Vec<_> = table.iter().flat_map(|(name, not, _)| [*name, *not]).collect();
+        let known_fields: Vec<_> = table.iter().flat_map(|(name, not, _)| [*name, *not]).collect();
         let mut all = Vec::with_capacity(list.len());
         for (at, item) in (0..).zip(list) {
             let path = format!("{path}[{at}]");
             let mut clauses = Vec::new();
             let item = fields(item, &path, &[inner], faults).and_then(|item| present(item, inner));
             let path = format!("{path}.{inner}");
-            match item.map(|item| fields(item, &path, &known, faults)) {
+            match item.map(|item| fields(item, &path, &known_fields, faults)) {
                 Some(Some(given)) if given.is_empty() => {
                     faults.push(AccessFault::unreadable(&path, "has no conditions"));
                 }
@@ -490,8 +490,8 @@ impl PolicyRuleReader<'_> {
         before: usize,
         faults: &mut Vec<AccessFault>,
     ) -> Option<Clause> {
-        let asks = matches!(self.policy.action, AuthorizationAction::Custom(_));
-        if asks && any.iter().any(RequestTest::is_unknown_to_providers) {
+        let queries_provider = matches!(self.policy.action, AuthorizationAction::Custom(_));
+        if queries_provider && any.iter().any(RequestTest::is_unknown_to_providers) {
             let text = "is not known yet when the provider is queried (CUSTOM)";
             faults.push(AccessFault::unreadable(format!("spec.{place}"), text));
         }
@@ -527,8 +527,8 @@ impl PolicyRuleReader<'_> {
     ) {
         let path = &format!("spec.rules[{rule}].when[{at}]");
         let [values, not_values] = VALUES;
-        let known = ["key", values, not_values];
-        let Some(condition) = fields(condition, path, &known, faults) else { return };
+        let known_fields = ["key", values, not_values];
+        let Some(condition) = fields(condition, path, &known_fields, faults) else { return };
         let key = present(condition, "key").and_then(Value::as_str).unwrap_or_default();
         let Some(key) = ConditionKey::read(key) else {
             let text = format!("{key:?} is not a valid condition key");
@@ -575,19 +575,19 @@ enum ConditionKey {
 
 impl ConditionKey {
     fn read(key: &str) -> Option<Self> {
-        let of_field = |name: &str| {
+        let key_for_field = |name: &str| {
             let rows = SOURCE.iter().chain(&OPERATION);
             rows.copied().find(|(field, ..)| *field == name).map(|(.., read)| Self::Field(read))
         };
         match key {
-            "source.ip" => of_field("ipBlocks"),
-            "remote.ip" => of_field("remoteIpBlocks"),
-            "source.namespace" => of_field("namespaces"),
-            "source.principal" => of_field("principals"),
-            "source.serviceAccount" => of_field("serviceAccounts"),
-            "source.trustDomain" => of_field("trustDomains"),
-            "request.auth.principal" => of_field("requestPrincipals"),
-            "destination.port" => of_field("ports"),
+            "source.ip" => key_for_field("ipBlocks"),
+            "remote.ip" => key_for_field("remoteIpBlocks"),
+            "source.namespace" => key_for_field("namespaces"),
+            "source.principal" => key_for_field("principals"),
+            "source.serviceAccount" => key_for_field("serviceAccounts"),
+            "source.trustDomain" => key_for_field("trustDomains"),
+            "request.auth.principal" => key_for_field("requestPrincipals"),
+            "destination.port" => key_for_field("ports"),
             "request.auth.audiences" => Some(Self::Claim(["aud".into()].into())),
             "request.auth.presenter" => Some(Self::Claim(["azp".into()].into())),
             "destination.ip" => Some(Self::DestinationAddress),
@@ -599,9 +599,9 @@ impl ConditionKey {
                     return match &*name {
                         // Proxies store the host in `:authority`, whichever of the two names the
                         // client used.
-                        "host" | ":authority" => of_field("hosts"),
-                        ":method" => of_field("methods"),
-                        ":path" => of_field("paths"),
+                        "host" | ":authority" => key_for_field("hosts"),
+                        ":method" => key_for_field("methods"),
+                        ":path" => key_for_field("paths"),
                         _ => is_header_name(&name).then(|| Self::Header(name.into())),
                     };
                 }

@@ -31,8 +31,8 @@ impl ConcernedWorkloads {
     }
 
     /// Adds the workloads that a policy in a namespace selects.
-    fn add(&mut self, of: &Namespace, is_root: bool, selector: &PolicySelector) {
-        let reached = (!is_root).then(|| of.clone());
+    fn add(&mut self, namespace: &Namespace, is_root: bool, selector: &PolicySelector) {
+        let reached = (!is_root).then(|| namespace.clone());
         match selector {
             PolicySelector::All => {
                 self.0.push(WorkloadSelection { namespace: reached, labels: Labels::new() });
@@ -43,7 +43,7 @@ impl ConcernedWorkloads {
             PolicySelector::Gateways(names) => self.0.extend(names.iter().map(|name| {
                 let label = (Arc::from(GATEWAY_NAME), Arc::clone(name));
                 WorkloadSelection {
-                    namespace: Some(of.clone()),
+                    namespace: Some(namespace.clone()),
                     labels: [label].into_iter().collect(),
                 }
             })),
@@ -70,10 +70,11 @@ impl AccessPolicies {
             }
             for namespace in differing(&old.namespaces, &new.namespaces) {
                 let nothing = NamespacePolicies::default();
-                let [was, is] = [old, new]
-                    .map(|one| one.namespaces.get(&namespace).map_or(&nothing, |held| &**held));
+                let [was, is] = [old, new].map(|one| {
+                    one.namespaces.get(&namespace).map_or(&nothing, |policies| &**policies)
+                });
                 let is_root = namespace == new.root;
-                was.selectors_of_differences(is, |selector| {
+                was.visit_changed_selectors(is, |selector| {
                     concerned.add(&namespace, is_root, selector);
                 });
             }
@@ -87,18 +88,18 @@ impl AccessPolicies {
 impl NamespacePolicies {
     /// Calls `show` with the selectors of all policies that differ between two versions, old and
     /// new.
-    fn selectors_of_differences(&self, now: &Self, mut show: impl FnMut(&PolicySelector)) {
+    fn visit_changed_selectors(&self, now: &Self, mut show: impl FnMut(&PolicySelector)) {
         differences(
             &self.peers,
             &now.peers,
             |one| (one.created, &one.name),
-            |one| {
-                show(&one.selector);
+            |policy| {
+                show(&policy.selector);
             },
         );
-        let [was, is] = [self, now].map(|held| &held.authorizations);
+        let [was, is] = [self, now].map(|policies| &policies.authorizations);
         differences(was, is, |one| (one.created, &one.name), |one| show(&one.selector));
-        let [was, is] = [self, now].map(|held| &held.requests);
+        let [was, is] = [self, now].map(|policies| &policies.requests);
         differences(was, is, |one| (one.created, &one.name), |one| show(&one.selector));
     }
 }
@@ -147,7 +148,7 @@ mod tests {
         }))
     }
 
-    fn of_app(app: &str) -> Value {
+    fn spec_for_app(app: &str) -> Value {
         json!({ "selector": { "matchLabels": { "app": app } }, "rules": [{}] })
     }
 
@@ -169,9 +170,10 @@ mod tests {
         let mut index = AccessIndex::new(settings);
         let was = policies(&mut index, "root", before);
         let is = policies(&mut index, "root", now);
-        let written = |one: &WorkloadSelection| {
-            let labels = one.labels.iter().map(|(key, value)| format!(" {key}={value}"));
-            let namespace = one.namespace.as_ref().map_or("*", |namespace| namespace.as_str());
+        let written = |selection: &WorkloadSelection| {
+            let labels = selection.labels.iter().map(|(key, value)| format!(" {key}={value}"));
+            let namespace =
+                selection.namespace.as_ref().map_or("*", |namespace| namespace.as_str());
             format!("{namespace}{}", labels.collect::<String>())
         };
         is.concerned(&was).iter().map(written).collect()
@@ -180,7 +182,7 @@ mod tests {
     #[test]
     fn only_workloads_selected_before_or_after_a_change_are_affected() {
         let allow = |name: &str, spec: &Value| object("AuthorizationPolicy", name, spec);
-        let others = [allow("shop/other", &of_app("other")), allow("root/all", &json!({}))];
+        let others = [allow("shop/other", &spec_for_app("other")), allow("root/all", &json!({}))];
         let with =
             |one: Option<Arc<Value>>| -> Vec<_> { others.iter().cloned().chain(one).collect() };
         let gateway = json!({ "rules": [{}], "targetRefs": [{
@@ -189,15 +191,15 @@ mod tests {
         let strict = json!({ "mtls": { "mode": "STRICT" } });
         let tokens = json!({ "selector": { "matchLabels": { "app": "web" } } });
         for (before, now, expected) in [
-            (None, Some(allow("shop/one", &of_app("web"))), &["shop app=web"][..]),
-            (Some(allow("shop/one", &of_app("web"))), None, &["shop app=web"]),
+            (None, Some(allow("shop/one", &spec_for_app("web"))), &["shop app=web"][..]),
+            (Some(allow("shop/one", &spec_for_app("web"))), None, &["shop app=web"]),
             (
-                Some(allow("shop/one", &of_app("web"))),
-                Some(allow("shop/one", &of_app("db"))),
+                Some(allow("shop/one", &spec_for_app("web"))),
+                Some(allow("shop/one", &spec_for_app("db"))),
                 &["shop app=db", "shop app=web"],
             ),
             (None, Some(allow("shop/one", &json!({ "rules": [{}] }))), &["shop"]),
-            (None, Some(allow("root/one", &of_app("web"))), &["* app=web"]),
+            (None, Some(allow("root/one", &spec_for_app("web"))), &["* app=web"]),
             (
                 None,
                 Some(allow("root/one", &gateway)),
@@ -205,7 +207,11 @@ mod tests {
             ),
             (None, Some(object("PeerAuthentication", "shop/one", &strict)), &["shop"]),
             (None, Some(object("RequestAuthentication", "shop/one", &tokens)), &["shop app=web"]),
-            (Some(allow("shop/one", &of_app("web"))), Some(allow("shop/one", &of_app("web"))), &[]),
+            (
+                Some(allow("shop/one", &spec_for_app("web"))),
+                Some(allow("shop/one", &spec_for_app("web"))),
+                &[],
+            ),
             // The whole policy is ignored, so that only its report differs.
             (None, Some(allow("shop/one", &json!({ "action": "SHOUT" }))), &[]),
         ] {

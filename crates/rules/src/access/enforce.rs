@@ -138,9 +138,9 @@ pub fn enforced_policies<'a>(
                 // gRPC libraries query no provider.
                 (None, _) | (_, WireForm::Grpc) => rules.deny.add(policy, NOBODY_TO_ASK),
                 (Some(_), WireForm::Http | WireForm::Tcp) => {
-                    let asked: &mut ActionRules<_> =
+                    let provider_rules: &mut ActionRules<_> =
                         rules.custom.entry(Arc::clone(provider)).or_default();
-                    asked.add(policy, "");
+                    provider_rules.add(policy, "");
                 }
             },
         }
@@ -157,7 +157,7 @@ pub fn enforced(
 ) -> EnforcedRules {
     let scope = MatchScope::new(trust, access.token_rules().len());
     enforced_policies(access, form, providers).map(|EnforcedPolicy { policy, key_end }| {
-        let rules = RuleInForm::of_policy(policy, form, &scope).map(|rule| rule.matcher());
+        let rules = RuleInForm::enforceable_rules(policy, form, &scope).map(|rule| rule.matcher());
         rules.map(|rule| RuleMatcher { key: rule.key + key_end, ..rule }).collect()
     })
 }

@@ -64,7 +64,7 @@ pub struct AccessDecision {
     pub reason: &'static str,
     /// External authorization providers that are queried first, each with the key of its first
     /// matching rule. The request passes only if none of them denies it; the verdict then applies.
-    pub asked: Vec<(Arc<str>, String)>,
+    pub queried_providers: Vec<(Arc<str>, String)>,
 }
 
 /// Decides one request: deny rules first, then allow rules. The decisions of external authorization
@@ -87,9 +87,10 @@ pub fn decide(rules: &EnforcedRules, request: &AccessRequest) -> AccessDecision 
             "ALLOW policies select the workload, but none of their rules matches",
         )
     };
-    let asked = rules.custom.iter();
-    let asked = asked.filter_map(|(provider, rules)| Some((Arc::clone(provider), found(rules)?)));
-    AccessDecision { verdict, rule, reason, asked: asked.collect() }
+    let providers = rules.custom.iter();
+    let providers =
+        providers.filter_map(|(provider, rules)| Some((Arc::clone(provider), found(rules)?)));
+    AccessDecision { verdict, rule, reason, queried_providers: providers.collect() }
 }
 
 /// Returns the location of each clause of a rule, and whether the clause holds for the request.
@@ -151,7 +152,7 @@ impl Atom<'_> {
                 let fits = |one: &Value| one.as_str().is_some_and(|text| pattern.matches(text));
                 match noted.flatten() {
                     Some(Value::Array(all)) => all.iter().any(fits),
-                    one => one.is_some_and(fits),
+                    value => value.is_some_and(fits),
                 }
             }
         }

@@ -78,12 +78,16 @@ pub(super) fn restricts(name: &str, value: &Value) -> bool {
 fn words(name: &str) -> impl Iterator<Item = String> {
     let mut divided = String::with_capacity(name.len());
     let mut was_lower = false;
-    for one in name.chars() {
-        if one.is_uppercase() && was_lower {
+    for character in name.chars() {
+        if character.is_uppercase() && was_lower {
             divided.push(' ');
         }
-        was_lower = one.is_lowercase();
-        divided.push(if one.is_alphanumeric() { one.to_ascii_lowercase() } else { ' ' });
+        was_lower = character.is_lowercase();
+        divided.push(if character.is_alphanumeric() {
+            character.to_ascii_lowercase()
+        } else {
+            ' '
+        });
     }
     divided.split_whitespace().map(str::to_owned).collect::<Vec<_>>().into_iter()
 }
@@ -94,7 +98,7 @@ fn words(name: &str) -> impl Iterator<Item = String> {
 pub(super) fn lenient_fields<'a>(
     value: &'a Value,
     path: &str,
-    known: &[&str],
+    known_fields: &[&str],
     faults: &mut Vec<AccessFault>,
 ) -> Option<(&'a Map<String, Value>, bool)> {
     let Some(fields) = value.as_object() else {
@@ -102,7 +106,7 @@ pub(super) fn lenient_fields<'a>(
         return None;
     };
     let mut has_restricting = false;
-    for (name, value) in fields.iter().filter(|(name, _)| !known.contains(&name.as_str())) {
+    for (name, value) in fields.iter().filter(|(name, _)| !known_fields.contains(&name.as_str())) {
         let path = format!("{path}.{name}");
         if restricts(name, value) {
             has_restricting = true;
@@ -110,8 +114,10 @@ pub(super) fn lenient_fields<'a>(
                         forbid is refused";
             faults.push(AccessFault::unreadable(path, text));
         } else {
-            let text =
-                format!("this field is unknown and ignored; known fields are {}", known.join(", "));
+            let text = format!(
+                "this field is unknown and ignored; known fields are {}",
+                known_fields.join(", ")
+            );
             faults.push(AccessFault::warning(&codes::ACCESS_NO_EFFECT, path, text));
         }
     }
@@ -123,15 +129,15 @@ pub(super) fn lenient_fields<'a>(
 pub(super) fn fields<'a>(
     value: &'a Value,
     path: &str,
-    known: &[&str],
+    known_fields: &[&str],
     faults: &mut Vec<AccessFault>,
 ) -> Option<&'a Map<String, Value>> {
     let Some(fields) = value.as_object() else {
         faults.push(AccessFault::unreadable(path, format!("expected fields, found {value}")));
         return None;
     };
-    for name in fields.keys().filter(|name| !known.contains(&name.as_str())) {
-        let text = format!("this field is unknown; known fields are {}", known.join(", "));
+    for name in fields.keys().filter(|name| !known_fields.contains(&name.as_str())) {
+        let text = format!("this field is unknown; known fields are {}", known_fields.join(", "));
         faults.push(AccessFault::unreadable(format!("{path}.{name}"), text));
     }
     Some(fields)

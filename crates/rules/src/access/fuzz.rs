@@ -20,7 +20,7 @@ pub(crate) fn policies(bytes: &[u8]) -> bool {
     let Ok(value) = serde_json::from_slice::<Value>(bytes) else { return false };
     let objects: Vec<Value> = match value {
         Value::Array(objects) => objects,
-        one => vec![one],
+        object => vec![object],
     };
     let objects: Collection = objects.into_iter().map(Arc::new).collect();
     let [narrow, strict] = [PolicyErrors::Narrow, PolicyErrors::Strict].map(|errors| {

@@ -49,16 +49,16 @@ pub struct AccessIndex {
     /// The active versions of the policies. For a policy that cannot be read, this is its last
     /// valid version.
     counting: Collection,
-    held: BTreeMap<PolicyName, HeldPolicy>,
+    parsed: BTreeMap<PolicyName, ParsedPolicy>,
     pub(super) policies: Arc<AccessPolicies>,
     fetched: Arc<FetchedKeys>,
-    heard: bool,
+    is_initialized: bool,
     budget: ObjectBudget,
 }
 
 /// State of an object after it was last read.
 #[derive(Debug, Clone)]
-struct HeldPolicy {
+struct ParsedPolicy {
     /// The last version without faults, as stored and as parsed.
     good: Option<(ObjectJson, ReadPolicy)>,
     /// The active version: the last valid one, or the readable parts if no version was ever valid.
@@ -127,7 +127,7 @@ impl ReadPolicy {
     }
 }
 
-impl HeldPolicy {
+impl ParsedPolicy {
     /// Reads an object that replaces a previous version.
     fn read(
         name: &PolicyName,
@@ -196,10 +196,10 @@ impl AccessIndex {
             settings,
             objects: Collection::default(),
             counting: Collection::default(),
-            held: BTreeMap::new(),
+            parsed: BTreeMap::new(),
             policies: Arc::new(policies),
             fetched: Arc::default(),
-            heard: false,
+            is_initialized: false,
             budget: ObjectBudget::default(),
         }
     }
@@ -216,7 +216,7 @@ impl AccessIndex {
     pub fn remember(&mut self, objects: &Collection) {
         let settings = self.settings.clone();
         self.apply(&settings, objects);
-        self.heard = false;
+        self.is_initialized = false;
     }
 
     /// Replaces all objects; objects of other kinds are ignored. Returns the active policies if
@@ -254,18 +254,18 @@ impl AccessIndex {
         let reread = self.settings != *settings;
         self.settings.clone_from(settings);
         for Difference { key, now } in objects.differences(&before) {
-            let Some(name) = PolicyKind::of(key) else { continue };
+            let Some(name) = PolicyKind::policy_name(key) else { continue };
             causes.add(Cause::of_object(name.kind.as_str(), key));
             self.take(name, key, now, &mut stale);
         }
         if reread {
             for (key, object) in objects.iter() {
-                if let Some(name) = PolicyKind::of(key) {
+                if let Some(name) = PolicyKind::policy_name(key) {
                     self.take(name, key, Some(object), &mut stale);
                 }
             }
         }
-        let first = !std::mem::replace(&mut self.heard, true);
+        let first = !std::mem::replace(&mut self.is_initialized, true);
         let mut next = self.next(&stale);
         if let Some(now) = learnt_from.filter(|_| !first) {
             next.moves = self.policies.moves_on(&next, now);
@@ -287,8 +287,10 @@ impl AccessIndex {
         now: TimePoint,
     ) -> Option<AccessChange> {
         for Difference { key, .. } in counting.differences(&self.objects) {
-            if let Some(held) = PolicyKind::of(key).and_then(|name| self.held.get_mut(&name)) {
-                held.good = None;
+            if let Some(policy) =
+                PolicyKind::policy_name(key).and_then(|name| self.parsed.get_mut(&name))
+            {
+                policy.good = None;
             }
         }
         self.apply_at(settings, counting, now)
@@ -319,7 +321,7 @@ impl AccessIndex {
         let stale: BTreeSet<Namespace> =
             concerned.map(|(name, _)| name.object.namespace.clone()).collect();
         // Before the first `apply`, no policies are active.
-        if stale.is_empty() || !self.heard {
+        if stale.is_empty() || !self.is_initialized {
             return None;
         }
         let next = self.next(&stale);
@@ -335,20 +337,20 @@ impl AccessIndex {
     pub fn wanted_keys(&self) -> BTreeMap<KeyPlace, WantedKeys> {
         let mut wanted = BTreeMap::new();
         for (name, source) in self.sources() {
-            let held = wanted.entry(source.place.clone()).or_insert_with(|| WantedKeys {
+            let wanted_keys = wanted.entry(source.place.clone()).or_insert_with(|| WantedKeys {
                 timeout: source.timeout,
                 namespaces: BTreeSet::new(),
             });
-            held.timeout = source.timeout.max(held.timeout);
-            held.namespaces.insert(name.object.namespace.clone());
+            wanted_keys.timeout = source.timeout.max(wanted_keys.timeout);
+            wanted_keys.namespaces.insert(name.object.namespace.clone());
         }
         wanted
     }
 
     /// Iterates over the locations of keys that must be fetched, with the policy of each.
     fn sources(&self) -> impl Iterator<Item = (&PolicyName, &KeySource)> {
-        self.held.iter().flat_map(|(name, held)| {
-            let rules = match &held.counts {
+        self.parsed.iter().flat_map(|(name, parsed)| {
+            let rules = match &parsed.counts {
                 Some(ReadPolicy::Request(policy)) => &policy.rules[..],
                 _ => &[],
             };
@@ -378,17 +380,17 @@ impl AccessIndex {
 
     /// Iterates over the reports of all objects with faults, by name.
     pub fn troubles(&self) -> impl Iterator<Item = (&PolicyName, &PolicyReport)> {
-        let all = self.held.iter().map(|(name, held)| (name, &*held.report));
+        let all = self.parsed.iter().map(|(name, parsed)| (name, &*parsed.report));
         all.filter(|(_, report)| report.state != PolicyState::InForce)
     }
 
     /// Returns the last valid versions of objects that cannot be read.
     pub fn stand_ins(&self) -> Vec<StandIn> {
-        let stand_in = |(name, held): (&PolicyName, &HeldPolicy)| {
-            let (key, good) = (name.key(), held.stand_in()?.clone());
+        let stand_in = |(name, parsed): (&PolicyName, &ParsedPolicy)| {
+            let (key, good) = (name.key(), parsed.stand_in()?.clone());
             Some(StandIn { now: self.objects.get(&key)?.clone(), key, good })
         };
-        self.held.iter().filter_map(stand_in).collect()
+        self.parsed.iter().filter_map(stand_in).collect()
     }
 
     fn take(
@@ -399,15 +401,15 @@ impl AccessIndex {
         stale: &mut BTreeSet<Namespace>,
     ) {
         stale.insert(name.object.namespace.clone());
-        let before = self.held.remove(&name);
+        let before = self.parsed.remove(&name);
         let Some(object) = object else {
             self.counting.remove(key);
             return;
         };
-        let held = HeldPolicy::read(&name, key, object, before, (&self.settings, &self.budget));
-        let counts = held.good.as_ref().map_or(object, |(stored, _)| stored);
+        let parsed = ParsedPolicy::read(&name, key, object, before, (&self.settings, &self.budget));
+        let counts = parsed.good.as_ref().map_or(object, |(stored, _)| stored);
         self.counting.insert(key.clone(), counts.clone());
-        self.held.insert(name, held);
+        self.parsed.insert(name, parsed);
     }
 
     /// Returns the active policies after rebuilding these namespaces.
@@ -422,36 +424,36 @@ impl AccessIndex {
 
     /// Returns the report of an object, including warnings about its keys and about too many keys
     /// (`beyond`).
-    fn report(&self, held: &HeldPolicy, beyond: Option<&AccessFault>) -> Arc<PolicyReport> {
-        let Some(ReadPolicy::Request(policy)) = &held.counts else {
-            return Arc::clone(&held.report);
+    fn report(&self, parsed: &ParsedPolicy, beyond: Option<&AccessFault>) -> Arc<PolicyReport> {
+        let Some(ReadPolicy::Request(policy)) = &parsed.counts else {
+            return Arc::clone(&parsed.report);
         };
         let mut warnings = policy.key_warnings(&self.fetched);
         warnings.extend(beyond.cloned());
         if warnings.is_empty() {
-            return Arc::clone(&held.report);
+            return Arc::clone(&parsed.report);
         }
-        let mut report = (*held.report).clone();
+        let mut report = (*parsed.report).clone();
         report.faults.extend(warnings);
         Arc::new(report)
     }
 
     /// Iterates over the objects of one kind in a namespace.
-    fn held_in<'a>(
+    fn policies_in<'a>(
         &'a self,
         kind: PolicyKind,
         namespace: &'a Namespace,
-    ) -> impl Iterator<Item = (&'a PolicyName, &'a HeldPolicy)> {
+    ) -> impl Iterator<Item = (&'a PolicyName, &'a ParsedPolicy)> {
         let first = PolicyName { kind, object: WorkloadKey::new(namespace.clone(), "") };
-        let all = self.held.range(first..);
+        let all = self.parsed.range(first..);
         all.take_while(move |(name, _)| name.kind == kind && name.object.namespace == *namespace)
     }
 
     /// Returns the RequestAuthentications of a namespace with the fetched keys, the oldest first.
     fn requests(&self, namespace: &Namespace) -> Vec<Arc<RequestAuthentication>> {
-        let held = self.held_in(PolicyKind::Request, namespace);
-        let mut made: Vec<_> = held
-            .filter_map(|(_, held)| match &held.counts {
+        let policies = self.policies_in(PolicyKind::Request, namespace);
+        let mut made: Vec<_> = policies
+            .filter_map(|(_, parsed)| match &parsed.counts {
                 Some(ReadPolicy::Request(policy)) => Some(policy.with_keys(&self.fetched)),
                 _ => None,
             })
@@ -468,13 +470,13 @@ impl AccessIndex {
         let gone: Vec<_> = next
             .reports
             .keys()
-            .filter(|name| name.object.namespace == *namespace && !self.held.contains_key(*name))
+            .filter(|name| name.object.namespace == *namespace && !self.parsed.contains_key(*name))
             .cloned()
             .collect();
         gone.iter().for_each(|name| drop(next.reports.remove(name)));
         for kind in kinds {
-            for (name, held) in self.held_in(kind, namespace) {
-                match &held.counts {
+            for (name, parsed) in self.policies_in(kind, namespace) {
+                match &parsed.counts {
                     Some(ReadPolicy::Authorization(policy)) => {
                         made.authorizations.push(Arc::clone(policy));
                     }
@@ -482,7 +484,7 @@ impl AccessIndex {
                     Some(ReadPolicy::Request(_)) | None => {}
                 }
                 let beyond = beyond.get(&name.object).filter(|_| kind == PolicyKind::Request);
-                let report = self.report(held, beyond);
+                let report = self.report(parsed, beyond);
                 if next.reports.get(name) != Some(&report) {
                     next.reports.insert(name.clone(), report);
                 }
@@ -493,7 +495,7 @@ impl AccessIndex {
         made.peers.sort_by(|a, b| order(a.created, &a.name).cmp(&order(b.created, &b.name)));
         if made.is_empty() {
             next.namespaces.remove(namespace);
-        } else if next.namespaces.get(namespace).is_none_or(|held| **held != made) {
+        } else if next.namespaces.get(namespace).is_none_or(|current| **current != made) {
             next.namespaces.insert(namespace.clone(), Arc::new(made));
         }
     }

@@ -25,10 +25,10 @@ pub(super) fn rules_within<'a>(
     policies: &[&'a Arc<RequestAuthentication>],
 ) -> Vec<Cow<'a, TokenRule>> {
     let mut spent = BTreeMap::<&Namespace, usize>::new();
-    let mut seen = BTreeSet::new();
+    let mut distinct_rules = BTreeSet::new();
     let mut rules = Vec::new();
     for policy in policies {
-        for rule in policy.rules.iter().filter(|rule| seen.insert(*rule)) {
+        for rule in policy.rules.iter().filter(|rule| distinct_rules.insert(*rule)) {
             let spent = spent.entry(&policy.name.namespace).or_default();
             let bytes = rule.keys.as_ref().map_or(0, |keys| keys.len());
             if *spent + bytes > SHARE_BYTES_MAX {
@@ -77,13 +77,13 @@ pub(super) fn beyond(
 
 /// Returns whether both selectors may select the same workload. They cannot if they require
 /// different values of one label, or if they select gateways and have no Gateway in common.
-fn may_meet(one: &PolicySelector, other: &PolicySelector) -> bool {
-    match (one, other) {
-        (PolicySelector::Gateways(one), PolicySelector::Gateways(other)) => {
-            one.iter().any(|gateway| other.contains(gateway))
+fn may_meet(first: &PolicySelector, second: &PolicySelector) -> bool {
+    match (first, second) {
+        (PolicySelector::Gateways(first), PolicySelector::Gateways(second)) => {
+            first.iter().any(|gateway| second.contains(gateway))
         }
-        (PolicySelector::Labels(one), PolicySelector::Labels(other)) => {
-            one.iter().all(|(key, value)| other.get(key).is_none_or(|wanted| wanted == value))
+        (PolicySelector::Labels(first), PolicySelector::Labels(second)) => {
+            first.iter().all(|(key, value)| second.get(key).is_none_or(|wanted| wanted == value))
         }
         _ => true,
     }

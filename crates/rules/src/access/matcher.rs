@@ -114,10 +114,10 @@ pub struct RuleInForm<'a> {
 /// One source or operation of a rule, with the conditions of the same group.
 #[derive(Debug, Clone, Copy)]
 pub struct AlternativeInForm<'a> {
-    of: RuleInForm<'a>,
+    rule: RuleInForm<'a>,
     named: &'a [Clause],
     when: &'a [Clause],
-    of_source: bool,
+    is_source: bool,
 }
 
 /// A field of an alternative.
@@ -197,16 +197,16 @@ enum Leaning {
 impl<'a> RuleInForm<'a> {
     /// Returns the rules of a policy. A policy that allows has at least one, which never matches if
     /// there is no other.
-    pub fn of_policy(
+    pub fn enforceable_rules(
         policy: &'a AuthorizationPolicy,
         form: WireForm,
         scope: &'a MatchScope<'a>,
     ) -> impl Iterator<Item = Self> {
-        let of = move |rule| Self { policy, rule, form, scope };
-        let rules = policy.rules.iter().map(move |rule| of(Some(rule)));
-        let mut rules = rules.filter(Self::is_said).peekable();
+        let in_form = move |rule| Self { policy, rule, form, scope };
+        let rules = policy.rules.iter().map(move |rule| in_form(Some(rule)));
+        let mut rules = rules.filter(Self::is_enforceable).peekable();
         let is_empty = rules.peek().is_none() && policy.action == AuthorizationAction::Allow;
-        rules.chain(is_empty.then(|| of(None)))
+        rules.chain(is_empty.then(|| in_form(None)))
     }
 
     /// Returns whether the rule can be enforced in this form.
@@ -215,7 +215,7 @@ impl<'a> RuleInForm<'a> {
     /// an HTTP field is dropped, and a rule that denies by such a field denies without comparing it
     /// (Istio's rules for TCP). Properties that gRPC libraries do not support are handled the same
     /// way.
-    fn is_said(&self) -> bool {
+    fn is_enforceable(&self) -> bool {
         let mut clauses = self.rule.into_iter().flat_map(AuthorizationRule::clauses);
         let may_lose = self.form != WireForm::Http && self.allows();
         !(may_lose && clauses.any(|clause| self.loses(clause)))
@@ -248,27 +248,27 @@ impl<'a> RuleInForm<'a> {
         self.rule.is_none()
     }
 
-    /// Calls `say` with each alternative for the caller. Makes no call if the rule never matches.
-    pub fn each_source(&self, say: impl FnMut(AlternativeInForm<'a>)) {
-        self.each_alternative(true, say);
+    /// Calls `emit` with each alternative for the caller. Makes no call if the rule never matches.
+    pub fn each_source(&self, emit: impl FnMut(AlternativeInForm<'a>)) {
+        self.each_alternative(true, emit);
     }
 
-    /// Calls `say` with each alternative for the operation. Makes no call if the rule never
+    /// Calls `emit` with each alternative for the operation. Makes no call if the rule never
     /// matches.
-    pub fn each_operation(&self, say: impl FnMut(AlternativeInForm<'a>)) {
-        self.each_alternative(false, say);
+    pub fn each_operation(&self, emit: impl FnMut(AlternativeInForm<'a>)) {
+        self.each_alternative(false, emit);
     }
 
-    fn each_alternative(&self, of_source: bool, mut say: impl FnMut(AlternativeInForm<'a>)) {
+    fn each_alternative(&self, is_source: bool, mut emit: impl FnMut(AlternativeInForm<'a>)) {
         let Some(rule) = self.rule else { return };
-        let named = if of_source { &rule.from } else { &rule.to };
-        let mut say =
-            |named| say(AlternativeInForm { of: *self, named, when: &rule.when, of_source });
+        let named = if is_source { &rule.from } else { &rule.to };
+        let mut emit =
+            |named| emit(AlternativeInForm { rule: *self, named, when: &rule.when, is_source });
         // Conditions apply to every alternative. Without alternatives, they apply alone.
         if named.is_empty() {
-            say(&[]);
+            emit(&[]);
         }
-        named.iter().for_each(|clauses| say(clauses));
+        named.iter().for_each(|clauses| emit(clauses));
     }
 
     fn clause(self, clause: &'a Clause) -> ClauseInForm<'a> {
@@ -283,8 +283,9 @@ impl<'a> RuleInForm<'a> {
             matches!(test, RequestTest::Path(_) | RequestTest::PathTemplate(_))
         };
         let mut looks = false;
-        self.each_operation(|one| {
-            one.each_clause(|one| looks = looks || one.clause.any.iter().any(is_path));
+        self.each_operation(|alternative| {
+            alternative
+                .each_clause(|clause| looks = looks || clause.clause.any.iter().any(is_path));
         });
         looks
     }
@@ -301,24 +302,24 @@ impl<'a> RuleInForm<'a> {
 }
 
 impl<'a> AlternativeInForm<'a> {
-    /// Calls `say` with each clause that can be enforced in this form.
-    pub fn each_clause(&self, mut say: impl FnMut(ClauseInForm<'a>)) {
-        let mut say = |clause| {
-            if !self.of.loses(clause) {
-                say(self.of.clause(clause));
+    /// Calls `emit` with each clause that can be enforced in this form.
+    pub fn each_clause(&self, mut emit: impl FnMut(ClauseInForm<'a>)) {
+        let mut emit = |clause| {
+            if !self.rule.loses(clause) {
+                emit(self.rule.clause(clause));
             }
         };
-        self.named.iter().for_each(&mut say);
+        self.named.iter().for_each(&mut emit);
         for condition in self.when {
-            if condition.any.iter().all(RequestTest::is_of_source) == self.of_source {
-                say(condition);
+            if condition.any.iter().all(RequestTest::describes_source) == self.is_source {
+                emit(condition);
             }
         }
     }
 
     fn matched(&self) -> Vec<MatchedClause> {
         let mut all = Vec::new();
-        self.each_clause(|clause| all.push(MatchedClause::of(clause)));
+        self.each_clause(|clause| all.push(MatchedClause::from_clause(clause)));
         all
     }
 }
@@ -329,16 +330,16 @@ impl ClauseInForm<'_> {
         self.clause.negated
     }
 
-    /// Calls `say` with each alternative, which is a list of atoms that all must hold.
-    pub fn each(&self, say: &mut dyn FnMut(&[Atom<'_>])) {
+    /// Calls `emit` with each alternative, which is a list of atoms that all must hold.
+    pub fn each(&self, emit: &mut dyn FnMut(&[Atom<'_>])) {
         for test in &self.clause.any {
-            each_match(test, self.leaning, self.scope, say);
+            each_match(test, self.leaning, self.scope, emit);
         }
     }
 }
 
 impl MatchedClause {
-    fn of(clause: ClauseInForm<'_>) -> Self {
+    fn from_clause(clause: ClauseInForm<'_>) -> Self {
         let mut any = Vec::new();
         clause.each(&mut |atoms| any.push(atoms.iter().map(Atom::to_static).collect()));
         Self { place: clause.clause.place, negated: clause.negated(), any }
@@ -379,12 +380,12 @@ fn push_number(number: u32, out: &mut String) {
     out.push(char::from_digit(number % 10, 10).unwrap_or_default());
 }
 
-/// Calls `say` with each alternative of a test, which is a list of atoms that all must hold.
+/// Calls `emit` with each alternative of a test, which is a list of atoms that all must hold.
 fn each_match(
     test: &RequestTest,
     leaning: Leaning,
     scope: &MatchScope<'_>,
-    say: &mut dyn FnMut(&[Atom<'_>]),
+    emit: &mut dyn FnMut(&[Atom<'_>]),
 ) {
     let trust = scope.trust;
     use RequestTest as Test;
@@ -392,12 +393,17 @@ fn each_match(
     match test {
         Test::Principal(name) => {
             let is_wide = leaning == Leaning::Wide;
-            trust.each_principal(name, is_wide, |name| say_identity(name, say));
+            trust.each_principal(name, is_wide, |name| emit_identity(name, emit));
         }
-        Test::Namespace(name) => of_trusted(leaning, trust, &[in_namespace(name)], say),
+        Test::Namespace(name) => emit_in_trust_domains(leaning, trust, &[in_namespace(name)], emit),
         Test::ServiceAccount(account) => {
             let [namespace, name] = &**account;
-            of_trusted(leaning, trust, &of_account(leaning, namespace, name), say);
+            emit_in_trust_domains(
+                leaning,
+                trust,
+                &account_id_parts(leaning, namespace, name),
+                emit,
+            );
         }
         Test::TrustDomain(domain) => {
             let same = match form(domain) {
@@ -405,72 +411,72 @@ fn each_match(
                 _ => vec![domain.to_string()],
             };
             for domain in &same {
-                say(&[Atom::Identity(in_trust_domain(domain))]);
+                emit(&[Atom::Identity(in_trust_domain(domain))]);
             }
         }
-        Test::PeerAddress(range) => say(&[Atom::PeerAddress(*range)]),
-        Test::ClientAddress(range) => say(&[Atom::ClientAddress(*range)]),
-        Test::RequestPrincipal(name) => request_principal(name, leaning, scope, say),
+        Test::PeerAddress(range) => emit(&[Atom::PeerAddress(*range)]),
+        Test::ClientAddress(range) => emit(&[Atom::ClientAddress(*range)]),
+        Test::RequestPrincipal(name) => request_principal(name, leaning, scope, emit),
         Test::Claim(tested) => {
             let ClaimTest { path, value } = &**tested;
             form(value).with_pattern(|value| {
                 for key in &scope.token_keys {
-                    say(&[claim(key, path.iter().map(|name| &**name), &value)]);
+                    emit(&[claim(key, path.iter().map(|name| &**name), &value)]);
                 }
             });
         }
         Test::Header(tested) => {
             let [name, value] = &**tested;
-            header(name, value, leaning, say);
+            header(name, value, leaning, emit);
         }
         Test::Host(host) => {
-            say(&[Atom::Header(Cow::Borrowed(":authority"), host_pattern(host, leaning))]);
+            emit(&[Atom::Header(Cow::Borrowed(":authority"), host_pattern(host, leaning))]);
         }
         Test::Method(method) => form(method).with_pattern(|method| {
             // HTTP/2 transmits methods in any case, and some servers ignore the case.
             let method = TextPattern { ignore_case: leaning == Leaning::Wide, ..method };
-            say(&[Atom::Header(Cow::Borrowed(":method"), method)]);
+            emit(&[Atom::Header(Cow::Borrowed(":method"), method)]);
         }),
-        Test::Path(path) => form(path).with_pattern(|path| say(&[Atom::Path(path)])),
+        Test::Path(path) => form(path).with_pattern(|path| emit(&[Atom::Path(path)])),
         Test::PathTemplate(template) => {
-            say(&[Atom::PathTemplate(Cow::Borrowed(template))]);
+            emit(&[Atom::PathTemplate(Cow::Borrowed(template))]);
         }
-        Test::Port(port) => say(&[Atom::Port(*port)]),
-        Test::DestinationAddress(range) => say(&[Atom::DestinationAddress(*range)]),
-        Test::ServerName(name) => form(name).with_pattern(|name| say(&[Atom::ServerName(name)])),
+        Test::Port(port) => emit(&[Atom::Port(*port)]),
+        Test::DestinationAddress(range) => emit(&[Atom::DestinationAddress(*range)]),
+        Test::ServerName(name) => form(name).with_pattern(|name| emit(&[Atom::ServerName(name)])),
         Test::Noted(noted) => {
             let [filter, key, value] = &**noted;
             // `[v]` is a value in a list. Lists and strings are both compared.
             let listed = value.strip_prefix('[').and_then(|value| value.strip_suffix(']'));
             form(listed.unwrap_or(value)).with_pattern(|value| {
-                say(&[Atom::Metadata(Cow::Borrowed(filter), vec![key.to_string()], value)]);
+                emit(&[Atom::Metadata(Cow::Borrowed(filter), vec![key.to_string()], value)]);
             });
         }
     }
 }
 
-fn say_identity(name: &str, say: &mut dyn FnMut(&[Atom<'_>])) {
+fn emit_identity(name: &str, emit: &mut dyn FnMut(&[Atom<'_>])) {
     let spiffe = TextPart::text(SPIFFE);
-    let mut say = |parts: &[TextPart<'_>]| say(&[Atom::Identity(TextPattern::of(parts))]);
+    let mut emit = |parts: &[TextPart<'_>]| emit(&[Atom::Identity(TextPattern::borrowed(parts))]);
     match TextForm::read(name) {
-        TextForm::Present => say(&[TextPart::Some]),
-        TextForm::Exact(name) => say(&[spiffe, TextPart::text(name)]),
-        TextForm::Prefix(prefix) => say(&[spiffe, TextPart::text(prefix), TextPart::Any]),
-        TextForm::Suffix(suffix) => say(&[spiffe, TextPart::Any, TextPart::text(suffix)]),
+        TextForm::Present => emit(&[TextPart::Some]),
+        TextForm::Exact(name) => emit(&[spiffe, TextPart::text(name)]),
+        TextForm::Prefix(prefix) => emit(&[spiffe, TextPart::text(prefix), TextPart::Any]),
+        TextForm::Suffix(suffix) => emit(&[spiffe, TextPart::Any, TextPart::text(suffix)]),
     }
 }
 
 /// Emits identities for namespaces and accounts of the mesh in all trust domains of the mesh. A
 /// rule that denies also matches the same names in other trust domains; a rule that allows does not
 /// (docs/contributing/decisions/0039-access.md).
-fn of_trusted(
+fn emit_in_trust_domains(
     leaning: Leaning,
     trust: &TrustBundle,
     rests: &[Vec<TextPart<'_>>],
-    say: &mut dyn FnMut(&[Atom<'_>]),
+    emit: &mut dyn FnMut(&[Atom<'_>]),
 ) {
     let mut identity = |start: &[TextPart<'_>], rest: &[TextPart<'_>]| {
-        say(&[Atom::Identity(TextPattern::new(joined(start.iter().chain(rest))))]);
+        emit(&[Atom::Identity(TextPattern::new(joined(start.iter().chain(rest))))]);
     };
     for rest in rests {
         match leaning {
@@ -497,7 +503,7 @@ fn in_namespace(name: &str) -> Vec<TextPart<'_>> {
 
 /// Returns the parts of a SPIFFE ID after the trust domain, for an account. Other issuers add
 /// segments to SPIFFE IDs; rules that deny match these too.
-fn of_account<'a>(leaning: Leaning, namespace: &str, name: &str) -> Vec<Vec<TextPart<'a>>> {
+fn account_id_parts<'a>(leaning: Leaning, namespace: &str, name: &str) -> Vec<Vec<TextPart<'a>>> {
     let exact = vec![TextPart::text(format!("/ns/{namespace}/sa/{name}"))];
     let (space, account) =
         (TextPart::text(format!("/ns/{namespace}/")), TextPart::text(format!("/sa/{name}")));
@@ -551,13 +557,13 @@ fn request_principal(
     name: &str,
     leaning: Leaning,
     scope: &MatchScope<'_>,
-    say: &mut dyn FnMut(&[Atom<'_>]),
+    emit: &mut dyn FnMut(&[Atom<'_>]),
 ) {
     // Issuer and subject must be from the same token.
     let mut both = |issuer: TextForm<'_>, subject: TextForm<'_>| {
         let (issuer, subject) = (issuer.pattern(), subject.pattern());
         for key in &scope.token_keys {
-            say(&[claim(key, ["iss"], &issuer), claim(key, ["sub"], &subject)]);
+            emit(&[claim(key, ["iss"], &issuer), claim(key, ["sub"], &subject)]);
         }
     };
     let divided = name.rsplit_once('/');
@@ -618,20 +624,20 @@ fn host_end<'a>(mut parts: Vec<TextPart<'a>>, host: &'a str, is_wide: bool) -> V
 /// Emits the atoms for the value of a header. For a repeated header, proxies compare the values
 /// joined by commas, or each value separately (since CVE-2026-26308). A rule that denies matches
 /// the value anywhere in the list. A rule that allows also requires that no other value is present.
-fn header(name: &str, value: &str, leaning: Leaning, say: &mut dyn FnMut(&[Atom<'_>])) {
+fn header(name: &str, value: &str, leaning: Leaning, emit: &mut dyn FnMut(&[Atom<'_>])) {
     let form = TextForm::read(value);
     let name = || Cow::Borrowed(name);
     if form == TextForm::Present {
-        return say(&[Atom::HeaderPresent(name())]);
+        return emit(&[Atom::HeaderPresent(name())]);
     }
     let pattern = form.pattern();
     if leaning == Leaning::Narrow {
         let others = form.others().into_iter();
         let nowhere = others.map(|other| Atom::HeaderNowhere(name(), other));
         let all: Vec<_> = std::iter::once(Atom::Header(name(), pattern)).chain(nowhere).collect();
-        return say(&all);
+        return emit(&all);
     }
     let before = std::iter::once(TextPart::ListBefore);
     let parts = before.chain(pattern.parts.iter().cloned()).chain([TextPart::ListAfter]).collect();
-    say(&[Atom::Header(name(), TextPattern::new(parts))]);
+    emit(&[Atom::Header(name(), TextPattern::new(parts))]);
 }

@@ -32,7 +32,7 @@ impl PolicyKind {
     }
 
     /// Returns the kind and name of an object; `None` if it is not an access policy.
-    pub fn of(key: &ObjectKey) -> Option<PolicyName> {
+    pub fn policy_name(key: &ObjectKey) -> Option<PolicyName> {
         let kind = match (&*key.group, &*key.kind) {
             (ISTIO_SECURITY, "AuthorizationPolicy") => Self::Authorization,
             (ISTIO_SECURITY, "PeerAuthentication") => Self::Peer,

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use rand::Rng;
 use serde_json::{Map, Value, json};
 
-use self::evaluator::{Call, Outcome, Server, Token, asked, outcome};
+use self::evaluator::{Call, Outcome, Server, Token, outcome, queried_providers};
 use self::generator::{
     ISSUERS, PROVIDERS, asking_for_tokens, random_asking_policy, random_call, random_modes,
     random_policy, random_token_rules, random_tokens,
@@ -47,7 +47,7 @@ pub(crate) fn fuzz(random: &mut impl Rng) {
     let count = random.random_range(1..5);
     let mut objects: Vec<Value> =
         (0..count).map(|at| random_authorization(random, &format!("p{at}"))).collect();
-    objects.extend(random_token_rules(random, keys_of));
+    objects.extend(random_token_rules(random, issuer_keys));
     objects.extend(random_modes(random, PORTS));
     let settings = AccessSettings { root: ROOT.into(), errors: PolicyErrors::Narrow };
     let mut index = AccessIndex::new(settings.clone());
@@ -62,7 +62,7 @@ pub(crate) fn fuzz(random: &mut impl Rng) {
 #[derive(Debug)]
 pub(super) struct Judgement {
     pub(super) outcome: Outcome,
-    asked: BTreeSet<String>,
+    queried_providers: BTreeSet<String>,
     why: String,
 }
 
@@ -78,12 +78,12 @@ pub(super) fn compare(
     call: &Call,
 ) -> Outcome {
     let found = judged(policies, call);
-    let expected = (outcome(objects, &SERVER, call), asked(objects, &SERVER, call));
+    let expected = (outcome(objects, &SERVER, call), queried_providers(objects, &SERVER, call));
     // A closed connection reaches no provider.
     let is_closed = expected.0 == Outcome::Closed;
-    let asked = found.asked.iter().map(String::as_str);
+    let queried = found.queried_providers.iter().map(String::as_str);
     assert_eq!(
-        (found.outcome, asked.filter(|_| !is_closed).collect::<BTreeSet<_>>()),
+        (found.outcome, queried.filter(|_| !is_closed).collect::<BTreeSet<_>>()),
         (expected.0, expected.1.into_iter().filter(|_| !is_closed).collect::<BTreeSet<_>>()),
         "{case}: {call:?}\n{}\n{:#}",
         found.why,
@@ -124,8 +124,9 @@ fn judged(policies: &AccessPolicies, call: &Call) -> Judgement {
         (.., AccessVerdict::Allow) => Outcome::Passes,
         (.., AccessVerdict::Deny) => Outcome::Denied,
     };
-    let asked = decision.asked.iter().map(|(name, _)| name.to_string()).collect();
-    Judgement { outcome, asked, why: format!("{mode:?}, {decision:?}") }
+    let queried_providers =
+        decision.queried_providers.iter().map(|(name, _)| name.to_string()).collect();
+    Judgement { outcome, queried_providers, why: format!("{mode:?}, {decision:?}") }
 }
 
 /// Returns the metadata that Envoy's filter sets for tokens in headers, by the key of the rule that
@@ -206,7 +207,7 @@ pub(super) fn random_call_with_tokens(random: &mut impl Rng) -> Call {
 }
 
 /// Returns the keys of an issuer: points on P-256, from RFC 7517 A.1 and the curve's base point.
-pub(super) fn keys_of(issuer: &str) -> String {
+pub(super) fn issuer_keys(issuer: &str) -> String {
     let [x, y] = if issuer == ISSUERS[0] {
         [
             "MKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4",

@@ -142,9 +142,9 @@ const MTLS_FIELDS: [&str; 1] = ["mode"];
 
 /// Returns whether an unknown field of the spec, or of any mode in it, may restrict access.
 fn has_restricting_field(spec: &Value) -> bool {
-    let unknown = |fields: Option<&Value>, known: &[&str]| {
+    let unknown = |fields: Option<&Value>, known_fields: &[&str]| {
         let mut fields = fields.and_then(Value::as_object).into_iter().flatten();
-        fields.any(|(name, value)| !known.contains(&&**name) && restricts(name, value))
+        fields.any(|(name, value)| !known_fields.contains(&&**name) && restricts(name, value))
     };
     let ports = spec.get("portLevelMtls").and_then(Value::as_object);
     unknown(Some(spec), &SPEC_FIELDS)
@@ -190,7 +190,7 @@ pub struct PortMode {
 }
 
 impl PortMode {
-    fn said_by(mode: PeerMode, policy: &PeerAuthentication) -> Self {
+    fn set_by(mode: PeerMode, policy: &PeerAuthentication) -> Self {
         Self { mode, by: Some(policy.name.clone()), transition: None }
     }
 
@@ -229,11 +229,11 @@ impl PeerModes {
     /// Applies a policy for these workloads on top of the modes of wider policies.
     pub(super) fn with(mut self, policy: &PeerAuthentication) -> Self {
         if let Some(mode) = policy.mode {
-            self.rest = PortMode::said_by(mode, policy);
+            self.rest = PortMode::set_by(mode, policy);
         }
         for (port, mode) in &policy.ports {
             let mode = match mode {
-                Some(mode) => PortMode::said_by(*mode, policy),
+                Some(mode) => PortMode::set_by(*mode, policy),
                 None => self.rest.clone(),
             };
             self.ports.insert(*port, mode);
@@ -254,13 +254,13 @@ impl PeerModes {
     /// the workload.
     pub(super) fn tightened(mut self, policy: &PeerAuthentication) -> Self {
         if policy.mode == Some(PeerMode::Strict) {
-            let strict = PortMode::said_by(PeerMode::Strict, policy);
+            let strict = PortMode::set_by(PeerMode::Strict, policy);
             self.ports.values_mut().for_each(|port| port.clone_from(&strict));
             self.rest = strict;
         }
         for (port, mode) in &policy.ports {
             if *mode == Some(PeerMode::Strict) {
-                self.ports.insert(*port, PortMode::said_by(PeerMode::Strict, policy));
+                self.ports.insert(*port, PortMode::set_by(PeerMode::Strict, policy));
             }
         }
         self

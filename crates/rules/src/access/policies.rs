@@ -39,7 +39,7 @@ pub(super) struct ModeMove {
     pub(super) begun: Instant,
     /// Whether `SERVERS_FIRST` has passed, so that servers are ready for the new mode of their
     /// clients.
-    pub(super) is_told: bool,
+    pub(super) servers_are_ready: bool,
     pub(super) ends: TimePoint,
 }
 
@@ -124,25 +124,26 @@ impl AccessPolicies {
     /// namespace overrides the policy of the mesh, and a policy that selects the labels overrides
     /// both. If several policies of one level exist, the oldest applies.
     pub fn modes(&self, subject: AccessSubject<'_>) -> PeerModes {
-        let mut modes = self.modes_of_all(subject.namespace);
+        let mut modes = self.namespace_modes(subject.namespace);
         if *subject.namespace == self.root {
             return modes;
         }
-        if let Some(of_workload) = self.selecting_peer(subject) {
-            modes = modes.with(of_workload);
+        if let Some(workload_policy) = self.selecting_peer(subject) {
+            modes = modes.with(workload_policy);
         }
         if subject.is_known {
             return modes;
         }
         // The labels are unverified claims. They must not remove the workload from any policy in
         // the namespace.
-        self.peers_of(subject.namespace).fold(modes, |modes, policy| modes.tightened(policy))
+        self.peer_policies_in(subject.namespace)
+            .fold(modes, |modes, policy| modes.tightened(policy))
     }
 
     /// Returns the modes of a workload in a namespace if no policy selects it by labels.
-    fn modes_of_all(&self, namespace: &Namespace) -> PeerModes {
+    fn namespace_modes(&self, namespace: &Namespace) -> PeerModes {
         let whole = |namespace| {
-            self.peers_of(namespace).find(|policy| policy.selector == PolicySelector::All)
+            self.peer_policies_in(namespace).find(|policy| policy.selector == PolicySelector::All)
         };
         let own = whole(namespace).filter(|_| *namespace != self.root);
         whole(&self.root)
@@ -151,22 +152,25 @@ impl AccessPolicies {
             .fold(PeerModes::default(), |modes, one| modes.with(one))
     }
 
-    fn peers_of(&self, namespace: &Namespace) -> impl Iterator<Item = &Arc<PeerAuthentication>> {
-        self.namespaces.get(namespace).into_iter().flat_map(|held| &held.peers)
+    fn peer_policies_in(
+        &self,
+        namespace: &Namespace,
+    ) -> impl Iterator<Item = &Arc<PeerAuthentication>> {
+        self.namespaces.get(namespace).into_iter().flat_map(|policies| &policies.peers)
     }
 
     /// Returns the PeerAuthentication that selects a workload by labels. The oldest takes
     /// precedence.
     fn selecting_peer(&self, subject: AccessSubject<'_>) -> Option<&Arc<PeerAuthentication>> {
         let mut by_labels = self
-            .peers_of(subject.namespace)
+            .peer_policies_in(subject.namespace)
             .filter(|policy| policy.selector != PolicySelector::All);
         by_labels.find(|policy| policy.selector.selects(subject.namespace, subject))
     }
 
     /// Returns the PeerAuthentication of this name.
     pub fn peer(&self, name: &WorkloadKey) -> Option<&Arc<PeerAuthentication>> {
-        self.peers_of(&name.namespace).find(|policy| policy.name == *name)
+        self.peer_policies_in(&name.namespace).find(|policy| policy.name == *name)
     }
 
     /// Returns the PeerAuthentication that replaces this one at a workload that both select by
@@ -180,28 +184,29 @@ impl AccessPolicies {
         if applied.name == *name {
             return None;
         }
-        let [asked, found] =
-            [own, applied].map(|policy| self.modes_of_all(subject.namespace).with(policy));
+        let [own_modes, applied_modes] =
+            [own, applied].map(|policy| self.namespace_modes(subject.namespace).with(policy));
         let is_strict = |modes: &PeerModes, port: Option<u16>| {
             port.map_or(&modes.rest, |port| modes.of_port(port)).mode == PeerMode::Strict
         };
-        let ports = asked.ports.keys().chain(found.ports.keys()).copied().map(Some);
+        let ports = own_modes.ports.keys().chain(applied_modes.ports.keys()).copied().map(Some);
         let mut ports = ports.chain([None]);
-        let is_more_open = ports.any(|port| is_strict(&asked, port) && !is_strict(&found, port));
+        let is_more_open =
+            ports.any(|port| is_strict(&own_modes, port) && !is_strict(&applied_modes, port));
         Some(ReplacedPeer { by: applied.name.clone(), is_more_open })
     }
 
     /// Returns the mTLS modes that servers accept now, including transitions in progress.
     pub(super) fn served_modes(&self, subject: AccessSubject<'_>) -> PeerModes {
         let begun = self.moves.iter();
-        begun.fold(self.modes(subject), |modes, one| {
-            modes.coming_from(&one.modes_before(subject), one.ends)
+        begun.fold(self.modes(subject), |modes, transition| {
+            modes.coming_from(&transition.modes_before(subject), transition.ends)
         })
     }
 
     /// Iterates over the policies that may select workloads of a namespace: in the root namespace
     /// and in the namespace itself.
-    fn held_for(&self, namespace: &Namespace) -> impl Iterator<Item = &Arc<NamespacePolicies>> {
+    fn policies_for(&self, namespace: &Namespace) -> impl Iterator<Item = &Arc<NamespacePolicies>> {
         let own = self.namespaces.get(namespace).filter(|_| *namespace != self.root);
         self.namespaces.get(&self.root).into_iter().chain(own)
     }
@@ -212,9 +217,9 @@ impl AccessPolicies {
             matches!(action, AuthorizationAction::Deny | AuthorizationAction::Custom(_))
                 && policy.selector.is_by_claim(&policy.name.namespace, subject)
         };
-        let held = self.held_for(subject.namespace);
-        let mut all: Vec<_> = held
-            .flat_map(|held| &held.authorizations)
+        let policies = self.policies_for(subject.namespace);
+        let mut all: Vec<_> = policies
+            .flat_map(|policies| &policies.authorizations)
             .filter(|policy| {
                 policy.selector.selects(&policy.name.namespace, subject)
                     || (!subject.is_known && restricts(policy))
@@ -225,9 +230,9 @@ impl AccessPolicies {
     }
 
     fn requests(&self, subject: AccessSubject<'_>) -> Vec<&Arc<RequestAuthentication>> {
-        let held = self.held_for(subject.namespace);
-        let mut all: Vec<_> = held
-            .flat_map(|held| &held.requests)
+        let policies = self.policies_for(subject.namespace);
+        let mut all: Vec<_> = policies
+            .flat_map(|policies| &policies.requests)
             .filter(|policy| policy.selector.selects(&policy.name.namespace, subject))
             .collect();
         all.sort_by(|a, b| order(a.created, &a.name).cmp(&order(b.created, &b.name)));
@@ -241,12 +246,12 @@ impl AccessPolicies {
 
     /// Returns whether any policy sets the mode DISABLE.
     pub fn disables_anywhere(&self) -> bool {
-        self.namespaces.values().flat_map(|held| &held.peers).any(|policy| disables(policy))
+        self.namespaces.values().flat_map(|policies| &policies.peers).any(|policy| disables(policy))
     }
 
     /// Returns whether labels may decide which workloads of a namespace accept mTLS.
     pub fn disables_by_labels(&self, namespace: &Namespace) -> bool {
-        let own = self.namespaces.get(namespace).into_iter().flat_map(|held| &held.peers);
+        let own = self.namespaces.get(namespace).into_iter().flat_map(|policies| &policies.peers);
         let by_labels = own.filter(|policy| policy.selector != PolicySelector::All);
         // A policy that selects labels may also override a DISABLE of the whole namespace.
         by_labels.count() != 0 && self.disables_anywhere()
@@ -272,23 +277,26 @@ impl AccessPolicies {
     /// Returns the namespaces in which workloads may have started or stopped accepting mTLS. The
     /// root namespace represents all namespaces.
     pub fn changed_modes(&self, before: &Self) -> BTreeSet<Namespace> {
-        if !(self.speaks_plainly_anywhere() || before.speaks_plainly_anywhere()) {
+        if !(self.uses_plaintext_anywhere() || before.uses_plaintext_anywhere()) {
             return BTreeSet::new();
         }
         let moved: BTreeSet<_> =
             self.moves_apart(before).flat_map(|one| one.namespaces()).collect();
         let mut changed = self.changed_namespaces(before);
         let roots_differ = self.root != before.root;
-        changed.retain(|one| {
-            roots_differ || moved.contains(one) || self.peers_in(one) != before.peers_in(one)
+        changed.retain(|namespace| {
+            roots_differ
+                || moved.contains(namespace)
+                || self.peers_in(namespace) != before.peers_in(namespace)
         });
         changed
     }
 
     /// Returns the PeerAuthentication that applies to a whole namespace.
     pub fn whole_peer(&self, namespace: &Namespace) -> Option<&WorkloadKey> {
-        let held = self.namespaces.get(namespace)?;
-        let mut whole = held.peers.iter().filter(|policy| policy.selector == PolicySelector::All);
+        let policies = self.namespaces.get(namespace)?;
+        let mut whole =
+            policies.peers.iter().filter(|policy| policy.selector == PolicySelector::All);
         whole.next().map(|policy| &policy.name)
     }
 
@@ -304,19 +312,19 @@ impl AccessPolicies {
 
     /// Iterates over all AuthorizationPolicies.
     pub fn authorizations(&self) -> impl Iterator<Item = &Arc<AuthorizationPolicy>> {
-        self.namespaces.values().flat_map(|held| &held.authorizations)
+        self.namespaces.values().flat_map(|policies| &policies.authorizations)
     }
 
     /// Returns the AuthorizationPolicy of this name.
     pub fn authorization(&self, name: &WorkloadKey) -> Option<&Arc<AuthorizationPolicy>> {
-        let held = self.namespaces.get(&name.namespace)?;
-        held.authorizations.iter().find(|policy| policy.name == *name)
+        let policies = self.namespaces.get(&name.namespace)?;
+        policies.authorizations.iter().find(|policy| policy.name == *name)
     }
 
     /// Returns the RequestAuthentication with this name.
     pub fn request(&self, name: &WorkloadKey) -> Option<&Arc<RequestAuthentication>> {
-        let held = self.namespaces.get(&name.namespace)?;
-        held.requests.iter().find(|policy| policy.name == *name)
+        let policies = self.namespaces.get(&name.namespace)?;
+        policies.requests.iter().find(|policy| policy.name == *name)
     }
 }
 

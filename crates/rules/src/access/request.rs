@@ -107,8 +107,8 @@ impl RequestAuthentication {
     ) -> Option<Self> {
         let empty = Value::Object(Map::new());
         let spec = object.get("spec").filter(|spec| !spec.is_null()).unwrap_or(&empty);
-        let known = ["selector", "targetRef", "targetRefs", "jwtRules"];
-        let (spec, has_restricting) = lenient_fields(spec, "spec", &known, faults)?;
+        let known_fields = ["selector", "targetRef", "targetRefs", "jwtRules"];
+        let (spec, has_restricting) = lenient_fields(spec, "spec", &known_fields, faults)?;
         let selector = PolicySelector::read(spec, Some(&name.namespace), faults);
         let mut rules = match present(spec, "jwtRules") {
             None => Vec::new(),
@@ -151,7 +151,7 @@ impl RequestAuthentication {
     /// Returns warnings for keys that could not be fetched.
     pub(super) fn key_warnings(&self, fetched: &FetchedKeys) -> Vec<AccessFault> {
         let nothing = KeyState::default();
-        let of = |(at, rule): (usize, &TokenRule)| {
+        let warning = |(at, rule): (usize, &TokenRule)| {
             let place = &rule.source.as_ref()?.place;
             let state = fetched.get(place).unwrap_or(&nothing);
             let (code, text) = match (&state.keys, &state.trouble) {
@@ -178,7 +178,7 @@ impl RequestAuthentication {
             let path = format!("spec.jwtRules[{at}].{field}");
             Some(AccessFault::warning(code, path, text))
         };
-        self.rules.iter().enumerate().filter_map(of).collect()
+        self.rules.iter().enumerate().filter_map(warning).collect()
     }
 
     /// Returns the kind and name of the policy.
@@ -211,14 +211,14 @@ impl TokenRule {
 /// Parses the rules. A rule beyond the limits on rules or key bytes refuses every token at its
 /// location.
 fn read_rules(given: &[Value], faults: &mut Vec<AccessFault>) -> Vec<TokenRule> {
-    let mut left = GIVEN_BYTES_MAX;
+    let mut remaining_bytes = GIVEN_BYTES_MAX;
     let mut rules = Vec::new();
     let mut refusing = 0_usize;
     for (at, rule) in given.iter().enumerate() {
         let bytes = rule.get("jwks").and_then(Value::as_str).map_or(0, str::len);
-        let is_within = at < RULES_MAX && bytes <= left;
+        let is_within = at < RULES_MAX && bytes <= remaining_bytes;
         if is_within {
-            left -= bytes;
+            remaining_bytes -= bytes;
         } else {
             refusing += 1;
         }
@@ -371,21 +371,21 @@ impl RuleFields<'_, '_> {
         Some(name)
     }
 
-    fn objects(&mut self, field: &str, known: &[&str]) -> Vec<Map<String, Value>> {
+    fn objects(&mut self, field: &str, known_fields: &[&str]) -> Vec<Map<String, Value>> {
         let path = format!("{}.{field}", self.path);
         let Some(list) = present(self.given, field) else { return Vec::new() };
         match items(list, &path) {
             Ok(list) => {
                 let mut all = Vec::with_capacity(list.len());
-                for (at, one) in list.iter().enumerate() {
+                for (at, item) in list.iter().enumerate() {
                     let path = format!("{path}[{at}]");
-                    let Some((one, has_restricting)) =
-                        lenient_fields(one, &path, known, self.faults)
+                    let Some((item, has_restricting)) =
+                        lenient_fields(item, &path, known_fields, self.faults)
                     else {
                         continue;
                     };
                     self.has_restricting |= has_restricting;
-                    all.push(one.clone());
+                    all.push(item.clone());
                 }
                 all
             }
@@ -402,18 +402,18 @@ impl RuleFields<'_, '_> {
         [name, value]: [&str; 2],
         needs_value: bool,
     ) -> Vec<(String, String)> {
-        let of = |one: &Map<String, Value>, field: &str| match present(one, field) {
+        let string_field = |object: &Map<String, Value>, field: &str| match present(object, field) {
             None => Some(String::new()),
             Some(value) => value.as_str().map(str::to_owned),
         };
         // Proxies reject the whole listener for characters that are invalid in a header.
-        let can_stand = |value: &str| !value.contains(['\0', '\n', '\r']);
+        let is_valid_in_header = |value: &str| !value.contains(['\0', '\n', '\r']);
         let mut pairs = Vec::new();
-        for one in self.objects(field, &[name, value]) {
-            match of(&one, name).zip(of(&one, value)) {
+        for pair in self.objects(field, &[name, value]) {
+            match string_field(&pair, name).zip(string_field(&pair, value)) {
                 Some((name, value))
                     if is_header_name(&name)
-                        && can_stand(&value)
+                        && is_valid_in_header(&value)
                         && !(needs_value && value.is_empty()) =>
                 {
                     pairs.push((name, value));

@@ -76,7 +76,7 @@ impl RequestTest {
     }
 
     /// Returns whether the test is about the caller, not about the operation.
-    pub(super) fn is_of_source(&self) -> bool {
+    pub(super) fn describes_source(&self) -> bool {
         match self {
             Self::Principal(_)
             | Self::Namespace(_)

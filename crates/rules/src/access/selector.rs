@@ -46,11 +46,11 @@ impl PolicySelector {
         let mut gateways = BTreeSet::new();
         let mut targets = false;
         if let Some(namespace) = may_target {
-            for (path, target) in targets_of(spec) {
+            for (path, target) in read_targets(spec) {
                 targets = true;
                 match read_target(target, &path, namespace, faults) {
                     Some(PolicyTarget::Gateway(name)) => drop(gateways.insert(name)),
-                    Some(PolicyTarget::Nobody(_)) | None => {}
+                    Some(PolicyTarget::Unsupported(_)) | None => {}
                 }
             }
         }
@@ -67,25 +67,29 @@ impl PolicySelector {
         })
     }
 
-    /// Returns whether a policy in the namespace `of` selects a workload, provided that the policy
+    /// Returns whether a policy in the namespace `policy_namespace` selects a workload, provided that the policy
     /// applies to its namespace.
-    pub fn selects(&self, of: &Namespace, subject: AccessSubject<'_>) -> bool {
+    pub fn selects(&self, policy_namespace: &Namespace, subject: AccessSubject<'_>) -> bool {
         match self {
             Self::All => true,
             Self::Labels(wanted) => labels_match(wanted, subject.labels),
             Self::Gateways(names) => {
                 let own = subject.labels.get(GATEWAY_NAME);
-                subject.namespace == of && own.is_some_and(|own| names.contains(own))
+                subject.namespace == policy_namespace && own.is_some_and(|own| names.contains(own))
             }
         }
     }
 
     /// Returns whether a workload could evade the selector by claiming other labels.
-    pub(super) fn is_by_claim(&self, of: &Namespace, subject: AccessSubject<'_>) -> bool {
+    pub(super) fn is_by_claim(
+        &self,
+        policy_namespace: &Namespace,
+        subject: AccessSubject<'_>,
+    ) -> bool {
         match self {
             Self::All => false,
             Self::Labels(_) => true,
-            Self::Gateways(names) => subject.namespace == of && !names.is_empty(),
+            Self::Gateways(names) => subject.namespace == policy_namespace && !names.is_empty(),
         }
     }
 }
@@ -93,10 +97,10 @@ impl PolicySelector {
 /// Returns warnings for targets in `targetRef` and `targetRefs` that match no proxy.
 pub(super) fn without_effect(object: &Value, namespace: &Namespace) -> Vec<AccessFault> {
     let Some(spec) = object.get("spec").and_then(Value::as_object) else { return Vec::new() };
-    let all = targets_of(spec).into_iter().filter_map(|(path, target)| {
+    let all = read_targets(spec).into_iter().filter_map(|(path, target)| {
         match read_target(target, &path, namespace, &mut Vec::new())? {
             PolicyTarget::Gateway(_) => None,
-            PolicyTarget::Nobody(text) => {
+            PolicyTarget::Unsupported(text) => {
                 Some(AccessFault::warning(&codes::ACCESS_NO_EFFECT, path, text))
             }
         }
@@ -106,16 +110,16 @@ pub(super) fn without_effect(object: &Value, namespace: &Namespace) -> Vec<Acces
 
 /// Returns the targets of a spec, each with its path. `targetRef` applies only if `targetRefs` is
 /// empty or absent.
-fn targets_of(spec: &Map<String, Value>) -> Vec<(String, &Value)> {
+fn read_targets(spec: &Map<String, Value>) -> Vec<(String, &Value)> {
     let list = present(spec, "targetRefs");
     match (list, present(spec, "targetRef")) {
         (Some(Value::Array(list)), _) if !list.is_empty() => {
             let path = |at| format!("spec.targetRefs[{at}]");
             list.iter().enumerate().map(|(at, one)| (path(at), one)).collect()
         }
-        (None | Some(Value::Array(_)), Some(one)) => vec![("spec.targetRef".to_owned(), one)],
+        (None | Some(Value::Array(_)), Some(target)) => vec![("spec.targetRef".to_owned(), target)],
         (Some(Value::Array(_)) | None, None) => Vec::new(),
-        (Some(one), _) => vec![("spec.targetRefs".to_owned(), one)],
+        (Some(value), _) => vec![("spec.targetRefs".to_owned(), value)],
     }
 }
 
@@ -124,19 +128,19 @@ enum PolicyTarget {
     /// The Gateway of this name.
     Gateway(Arc<str>),
     /// An unsupported target, with the reason.
-    Nobody(String),
+    Unsupported(String),
 }
 
 fn read_labels(selector: &Value, faults: &mut Vec<AccessFault>) -> Labels {
-    let none = Labels::new();
+    let no_labels = Labels::new();
     let path = "spec.selector.matchLabels";
     let Some(selector) = fields(selector, "spec.selector", &["matchLabels"], faults) else {
-        return none;
+        return no_labels;
     };
-    let Some(labels) = present(selector, "matchLabels") else { return none };
+    let Some(labels) = present(selector, "matchLabels") else { return no_labels };
     let Some(labels) = labels.as_object() else {
         faults.push(AccessFault::unreadable(path, format!("expected labels, found {labels}")));
-        return none;
+        return no_labels;
     };
     let mut wanted = Vec::with_capacity(labels.len());
     for (key, value) in labels {
@@ -168,8 +172,8 @@ fn read_target(
     faults: &mut Vec<AccessFault>,
 ) -> Option<PolicyTarget> {
     let before = faults.len();
-    let known = ["group", "kind", "name", "namespace"];
-    let target = fields(target, path, &known, faults)?;
+    let known_fields = ["group", "kind", "name", "namespace"];
+    let target = fields(target, path, &known_fields, faults)?;
     let mut text = |name: &str| {
         let value = present(target, name).and_then(Value::as_str).unwrap_or_default();
         if value.is_empty() {
@@ -188,14 +192,14 @@ fn read_target(
             "is in namespace {namespace}, but a policy applies only to targets in \
                             its own namespace"
         );
-        return Some(PolicyTarget::Nobody(fact));
+        return Some(PolicyTarget::Unsupported(fact));
     }
     if (group, kind) != (GATEWAY_GROUP, "Gateway") {
         let fact = format!(
             "refers to {kind} {name}, but policies support only Gateways of \
                      {GATEWAY_GROUP}"
         );
-        return Some(PolicyTarget::Nobody(fact));
+        return Some(PolicyTarget::Unsupported(fact));
     }
     Some(PolicyTarget::Gateway(name.into()))
 }

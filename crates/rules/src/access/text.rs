@@ -31,10 +31,14 @@ impl<'a> TextForm<'a> {
     /// Calls `then` with the pattern of the condition.
     pub(super) fn with_pattern(&self, then: impl FnOnce(TextPattern<'_>)) {
         match self {
-            Self::Present => then(TextPattern::of(&[TextPart::Some])),
-            Self::Exact(text) => then(TextPattern::of(&[TextPart::text(*text)])),
-            Self::Prefix(text) => then(TextPattern::of(&[TextPart::text(*text), TextPart::Any])),
-            Self::Suffix(text) => then(TextPattern::of(&[TextPart::Any, TextPart::text(*text)])),
+            Self::Present => then(TextPattern::borrowed(&[TextPart::Some])),
+            Self::Exact(text) => then(TextPattern::borrowed(&[TextPart::text(*text)])),
+            Self::Prefix(text) => {
+                then(TextPattern::borrowed(&[TextPart::text(*text), TextPart::Any]))
+            }
+            Self::Suffix(text) => {
+                then(TextPattern::borrowed(&[TextPart::Any, TextPart::text(*text)]))
+            }
         }
     }
 
@@ -58,7 +62,7 @@ pub struct TextPattern<'a> {
 #[derive(Debug, Clone)]
 pub enum TextParts<'a> {
     /// Borrowed parts.
-    Lent(&'a [TextPart<'a>]),
+    Borrowed(&'a [TextPart<'a>]),
     /// Owned parts.
     Own(Vec<TextPart<'a>>),
 }
@@ -68,7 +72,7 @@ impl<'a> Deref for TextParts<'a> {
 
     fn deref(&self) -> &[TextPart<'a>] {
         match self {
-            Self::Lent(parts) => parts,
+            Self::Borrowed(parts) => parts,
             Self::Own(parts) => parts,
         }
     }
@@ -139,24 +143,26 @@ impl<'a> TextForm<'a> {
         }
         let is_listed = !matches!(self, Self::Exact(_)) && !text.contains(',');
         // Whitespace around an element does not belong to it.
-        let other = |one: char, is_outer: bool| {
+        let other = |character: char, is_outer: bool| {
             let blanks = if is_listed && is_outer { " \t" } else { "" };
-            format!("{one}{blanks}")
+            format!("{character}{blanks}")
         };
         let mut all: Vec<Vec<TextPart<'_>>> = Vec::with_capacity(count + 1);
-        for (place, (at, one)) in text.char_indices().enumerate() {
-            let (before, after) = (&text[..at], &text[at + one.len_utf8()..]);
+        for (place, (at, character)) in text.char_indices().enumerate() {
+            let (before, after) = (&text[..at], &text[at + character.len_utf8()..]);
             let mut parts = Vec::new();
             if is_end {
                 parts.extend([
-                    TextPart::OtherBefore(other(one, place + 1 == count)),
+                    TextPart::OtherBefore(other(character, place + 1 == count)),
                     TextPart::text(after),
                 ]);
                 parts.extend(is_listed.then_some(TextPart::ListAfter));
             } else {
                 parts.extend(is_listed.then_some(TextPart::ListBefore));
-                parts
-                    .extend([TextPart::text(before), TextPart::OtherAfter(other(one, place == 0))]);
+                parts.extend([
+                    TextPart::text(before),
+                    TextPart::OtherAfter(other(character, place == 0)),
+                ]);
             }
             parts.retain(|part| *part != TextPart::text(""));
             all.push(parts);
@@ -196,8 +202,8 @@ impl<'a> TextPattern<'a> {
         Self { parts: TextParts::Own(parts), ignore_case: false }
     }
 
-    pub(super) fn of(parts: &'a [TextPart<'a>]) -> Self {
-        Self { parts: TextParts::Lent(parts), ignore_case: false }
+    pub(super) fn borrowed(parts: &'a [TextPart<'a>]) -> Self {
+        Self { parts: TextParts::Borrowed(parts), ignore_case: false }
     }
 
     /// Returns a copy with a static lifetime.
@@ -223,11 +229,13 @@ impl<'a> TextPattern<'a> {
         let mut regex = String::from(if self.ignore_case { "(?i)" } else { "" });
         for part in self.parts.iter() {
             match part {
-                TextPart::Text(text) => text.chars().for_each(|one| {
-                    let is_word = one.is_ascii_alphanumeric() || one == '_' || !one.is_ascii();
+                TextPart::Text(text) => text.chars().for_each(|character| {
+                    let is_literal = character.is_ascii_alphanumeric()
+                        || character == '_'
+                        || !character.is_ascii();
                     // Letters and digits have a special meaning after a backslash.
-                    let quote = if is_word { "" } else { "\\" };
-                    let _infallible = write!(regex, "{quote}{one}");
+                    let quote = if is_literal { "" } else { "\\" };
+                    let _infallible = write!(regex, "{quote}{character}");
                 }),
                 TextPart::Any => regex.push_str(".*"),
                 TextPart::Some => regex.push_str(".+"),
@@ -253,11 +261,11 @@ impl<'a> TextPattern<'a> {
 /// Escapes characters for use in a character class.
 fn in_class(all: &str) -> String {
     let mut class = String::new();
-    for one in all.chars() {
-        match one {
+    for character in all.chars() {
+        match character {
             '\t' => class.push_str("\\t"),
-            one if one.is_ascii_punctuation() => class.extend(['\\', one]),
-            one => class.push(one),
+            character if character.is_ascii_punctuation() => class.extend(['\\', character]),
+            character => class.push(character),
         }
     }
     class

@@ -36,7 +36,7 @@ impl ModeMove {
 
     /// Returns the time of the next step: clients switch, or the transition ends.
     fn next_step(&self) -> Instant {
-        if self.is_told { self.ends.instant } else { self.begun + SERVERS_FIRST }
+        if self.servers_are_ready { self.ends.instant } else { self.begun + SERVERS_FIRST }
     }
 
     /// Returns the policies before and after the transition.
@@ -63,7 +63,7 @@ impl AccessPolicies {
         before: &'a Self,
     ) -> impl Iterator<Item = &'a Arc<ModeMove>> {
         let only = |all: &'a [Arc<ModeMove>], other: &'a [Arc<ModeMove>]| {
-            all.iter().filter(move |one| !other.iter().any(|held| Arc::ptr_eq(held, one)))
+            all.iter().filter(move |one| !other.iter().any(|candidate| Arc::ptr_eq(candidate, one)))
         };
         only(&self.moves, &before.moves).chain(only(&before.moves, &self.moves))
     }
@@ -73,12 +73,12 @@ impl AccessPolicies {
         if self.next_step().is_none_or(|next| next > now) {
             return None;
         }
-        let under_way = self.moves.iter().filter(|one| one.ends.instant > now);
-        let then = |one: &Arc<ModeMove>| match one.next_step() > now {
-            true => Arc::clone(one),
-            false => Arc::new(ModeMove { is_told: true, ..ModeMove::clone(one) }),
+        let active = self.moves.iter().filter(|one| one.ends.instant > now);
+        let then = |transition: &Arc<ModeMove>| match transition.next_step() > now {
+            true => Arc::clone(transition),
+            false => Arc::new(ModeMove { servers_are_ready: true, ..ModeMove::clone(transition) }),
         };
-        Some(under_way.map(then).collect())
+        Some(active.map(then).collect())
     }
 
     /// Returns the time of the next step of any transition.
@@ -88,10 +88,10 @@ impl AccessPolicies {
 
     /// Returns whether clients use plaintext for a port of a workload, even if the port may accept
     /// mTLS or soon will.
-    pub fn are_spoken_to_plainly(&self, subject: AccessSubject<'_>, port: u16) -> bool {
+    pub fn receives_plaintext(&self, subject: AccessSubject<'_>, port: u16) -> bool {
         let now = self.modes(subject).of_port(port).mode;
-        let untold = self.moves.iter().find(|one| !one.is_told);
-        let before = untold.map(|one| one.modes_before(subject).of_port(port).mode);
+        let pending = self.moves.iter().find(|one| !one.servers_are_ready);
+        let before = pending.map(|one| one.modes_before(subject).of_port(port).mode);
         // A server that accepts both is ready for either.
         before.filter(|mode| *mode != PeerMode::Permissive).unwrap_or(now) == PeerMode::Disable
     }
@@ -103,9 +103,10 @@ impl AccessPolicies {
 
     /// Returns whether clients use plaintext for any workload because a policy sets DISABLE, or did
     /// until recently.
-    pub fn speaks_plainly_anywhere(&self) -> bool {
-        let untold = self.moves.iter().filter(|one| !one.is_told);
-        self.disables_anywhere() || untold.map(|one| &one.before).any(|one| one.disables_anywhere())
+    pub fn uses_plaintext_anywhere(&self) -> bool {
+        let pending = self.moves.iter().filter(|one| !one.servers_are_ready);
+        self.disables_anywhere()
+            || pending.map(|one| &one.before).any(|one| one.disables_anywhere())
     }
 
     /// Returns the transitions in progress after the policies have changed to `next`.
@@ -126,7 +127,7 @@ impl AccessPolicies {
             .map(|last| Arc::new(ModeMove { after: Arc::clone(&after), ..ModeMove::clone(last) }));
         let begun = joined.is_none().then(|| {
             let (before, ends) = (alone(self), now.after(TRANSITION));
-            Arc::new(ModeMove { before, after, begun: now.instant, is_told: false, ends })
+            Arc::new(ModeMove { before, after, begun: now.instant, servers_are_ready: false, ends })
         });
         if joined.is_some() {
             moves.pop();
@@ -149,7 +150,7 @@ impl AccessPolicies {
     }
 
     pub(super) fn peers_in(&self, namespace: &Namespace) -> &[Arc<PeerAuthentication>] {
-        self.namespaces.get(namespace).map_or(&[], |held| &held.peers)
+        self.namespaces.get(namespace).map_or(&[], |policies| &policies.peers)
     }
 
     /// Iterates over the namespaces whose PeerAuthentications differ.

@@ -17,7 +17,7 @@ impl TrustBundle {
     pub fn new<'a>(domains: impl Iterator<Item = &'a str>) -> Self {
         let mut bundle = Vec::new();
         for domain in domains {
-            if !bundle.iter().any(|held| held == domain) {
+            if !bundle.iter().any(|known| known == domain) {
                 bundle.push(domain.to_owned());
             }
         }
@@ -29,41 +29,41 @@ impl TrustBundle {
         self.0.iter().map(String::as_str)
     }
 
-    /// Calls `say` with each name that a principal in a policy is equivalent to: the name itself,
+    /// Calls `emit` with each name that a principal in a policy is equivalent to: the name itself,
     /// or the same name in each trust domain of the mesh. Names that are no whole SPIFFE ID are not
     /// expanded, except if `shorter`. `cluster.local` always represents the mesh, never a member's
     /// trust domain of that name.
-    pub(super) fn each_principal(&self, name: &str, shorter: bool, mut say: impl FnMut(&str)) {
+    pub(super) fn each_principal(&self, name: &str, shorter: bool, mut emit: impl FnMut(&str)) {
         // Fast path: the name is in the only trust domain.
-        let is_of =
+        let has_domain =
             |domain: &str| name.strip_prefix(domain).is_some_and(|rest| rest.starts_with('/'));
-        if matches!(&self.0[..], [only] if is_of(only)) {
-            return say(name);
+        if matches!(&self.0[..], [only] if has_domain(only)) {
+            return emit(name);
         }
-        let Some((domain, rest)) = name.split_once('/') else { return say(name) };
+        let Some((domain, rest)) = name.split_once('/') else { return emit(name) };
         let points = domain == OWN && !self.domains().any(|one| one == OWN);
         let is_whole = || rest.split('/').count() == 4;
         if domain == "*" || !(points || shorter || is_whole()) {
-            return say(name);
+            return emit(name);
         }
         let form = TextForm::read(domain);
-        let covers = |one: &str| match form {
+        let covers = |candidate: &str| match form {
             TextForm::Present => true,
-            TextForm::Exact(domain) => one == domain,
-            TextForm::Prefix(prefix) => one.starts_with(prefix),
-            TextForm::Suffix(suffix) => one.ends_with(suffix),
+            TextForm::Exact(domain) => candidate == domain,
+            TextForm::Prefix(prefix) => candidate.starts_with(prefix),
+            TextForm::Suffix(suffix) => candidate.ends_with(suffix),
         };
         if !(points || self.domains().any(covers)) {
-            return say(name);
+            return emit(name);
         }
         let stays = |one: &str| one == domain || matches!(form, TextForm::Suffix(_)) && covers(one);
         let mut has_stayed = false;
-        for one in self.domains() {
-            if !stays(one) {
-                say(&format!("{one}/{rest}"));
+        for own_domain in self.domains() {
+            if !stays(own_domain) {
+                emit(&format!("{own_domain}/{rest}"));
             } else if !has_stayed {
                 has_stayed = true;
-                say(name);
+                emit(name);
             }
         }
     }

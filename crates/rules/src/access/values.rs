@@ -44,17 +44,18 @@ pub(super) fn range(text: &str) -> Result<IpNet, String> {
     let range = range
         .or_else(|_| address())
         .map_err(|_| format!("{text:?} is neither an address nor a range of addresses"))?;
-    Ok(as_seen(range))
+    Ok(unmap_range(range))
 }
 
 /// Converts a mapped IPv6 range (`::ffff:192.0.2.1`) to IPv4, because proxies see such addresses as
 /// IPv4.
-fn as_seen(range: IpNet) -> IpNet {
+fn unmap_range(range: IpNet) -> IpNet {
     const MAPPED_BITS: u8 = 96;
     let IpNet::V6(mapped) = range else { return range };
     let length = mapped.prefix_len().checked_sub(MAPPED_BITS);
-    let seen = mapped.addr().to_ipv4_mapped().zip(length);
-    seen.and_then(|(address, length)| ipnet::Ipv4Net::new(address, length).ok())
+    let unmapped = mapped.addr().to_ipv4_mapped().zip(length);
+    unmapped
+        .and_then(|(address, length)| ipnet::Ipv4Net::new(address, length).ok())
         .map_or(range, IpNet::V4)
 }
 
@@ -103,8 +104,9 @@ pub(super) fn path(text: &str) -> Result<RequestTest, String> {
             "" if !last => return Err(format!("{text:?}: a template has no empty segments")),
             literal => literal,
         };
-        let is_taken = |one: char| one.is_ascii_alphanumeric() || TEMPLATE_SIGNS.contains(one);
-        if let Some(other) = segment.chars().find(|one| !"{*}".contains(*one) && !is_taken(*one)) {
+        let is_literal = |one: char| one.is_ascii_alphanumeric() || TEMPLATE_SIGNS.contains(one);
+        if let Some(other) = segment.chars().find(|one| !"{*}".contains(*one) && !is_literal(*one))
+        {
             return Err(format!("{text:?}: a template cannot contain {other:?}; write it as %XX"));
         }
         template.push('/');

@@ -28,7 +28,7 @@ pub(super) struct AddressRequest {
     /// Whether the definition has no addresses, requests automatic ones and can use them.
     pub(super) is_open: bool,
     /// Addresses in the status of the entry.
-    pub(super) said: Vec<IpAddr>,
+    pub(super) status_addresses: Vec<IpAddr>,
 }
 
 /// Creation time in seconds since the Unix epoch, namespace and hostname of a definition.
@@ -38,7 +38,7 @@ impl AddressRequest {
     /// Returns the request of a service. A wildcard represents many hosts, and a pass-through
     /// service is reached at the address that the client chose, so that neither can use an
     /// automatic address.
-    pub(super) fn of(service: &Service, wanted: bool, said: Vec<IpAddr>) -> Self {
+    pub(super) fn new(service: &Service, wanted: bool, status_addresses: Vec<IpAddr>) -> Self {
         let usable = wanted
             && service.resolution != Resolution::Passthrough
             && !service.hostname.as_str().starts_with('*');
@@ -47,7 +47,7 @@ impl AddressRequest {
             age: (service.created, namespace, hostname),
             named: service.vips.clone(),
             is_open: service.vips.is_empty() && service.ranges.is_empty() && usable,
-            said,
+            status_addresses,
         }
     }
 }
@@ -57,7 +57,7 @@ impl AddressRequest {
 pub(super) struct Allocation {
     claims: BTreeMap<Hostname, AddressRequest>,
     given: BTreeMap<Hostname, Vec<IpAddr>>,
-    taken: BTreeSet<IpAddr>,
+    in_use: BTreeSet<IpAddr>,
     /// The youngest definition with automatic addresses.
     youngest: Option<Age>,
 }
@@ -79,16 +79,16 @@ impl Allocation {
         claims.sort_by_cached_key(|(_, claim)| claim.as_ref().map(|claim| claim.age.clone()));
         let mut changed = BTreeSet::new();
         // Whether the addresses of other definitions may change.
-        let mut anew = false;
+        let mut reallocate = false;
         for (key, claim) in claims {
             let Some(claim) = claim else {
                 self.claims.remove(&key);
-                anew = true;
+                reallocate = true;
                 continue;
             };
-            anew |= self.claims.contains_key(&key) || !self.comes_last(&claim);
-            if !anew {
-                self.taken.extend(&claim.named);
+            reallocate |= self.claims.contains_key(&key) || !self.keeps_allocations(&claim);
+            if !reallocate {
+                self.in_use.extend(&claim.named);
                 if claim.is_open {
                     self.give(&key, &claim);
                     changed.insert(key.clone());
@@ -96,7 +96,7 @@ impl Allocation {
             }
             self.claims.insert(key, claim);
         }
-        if anew {
+        if reallocate {
             let before = std::mem::take(&mut self.given);
             self.give_all();
             let differ = |key: &&Hostname| before.get(*key) != self.given.get(*key);
@@ -106,24 +106,24 @@ impl Allocation {
     }
 
     /// Returns whether a new request leaves all allocated addresses unchanged.
-    fn comes_last(&self, claim: &AddressRequest) -> bool {
+    fn keeps_allocations(&self, claim: &AddressRequest) -> bool {
         let is_youngest = || self.youngest.as_ref().is_none_or(|youngest| *youngest < claim.age);
-        claim.named.iter().all(|address| !self.taken.contains(address))
-            && (!claim.is_open || (claim.said.is_empty() && is_youngest()))
+        claim.named.iter().all(|address| !self.in_use.contains(address))
+            && (!claim.is_open || (claim.status_addresses.is_empty() && is_youngest()))
     }
 
     /// Allocates all addresses again. Addresses in a status have been announced to clients, so they
     /// take precedence, unless the spec of an entry contains them or an older host has them.
     fn give_all(&mut self) {
         let claims = std::mem::take(&mut self.claims);
-        self.taken = claims.values().flat_map(|claim| claim.named.iter().copied()).collect();
+        self.in_use = claims.values().flat_map(|claim| claim.named.iter().copied()).collect();
         let mut open: Vec<_> = claims.iter().filter(|(_, claim)| claim.is_open).collect();
         open.sort_by(|(_, a), (_, b)| a.age.cmp(&b.age));
-        for (key, AddressRequest { said, .. }) in &open {
-            let is_free = |address: &IpAddr| is_given(address) && !self.taken.contains(address);
-            if !said.is_empty() && said.iter().all(is_free) {
-                self.taken.extend(said);
-                self.given.insert((*key).clone(), said.clone());
+        for (key, AddressRequest { status_addresses, .. }) in &open {
+            let is_free = |address: &IpAddr| is_given(address) && !self.in_use.contains(address);
+            if !status_addresses.is_empty() && status_addresses.iter().all(is_free) {
+                self.in_use.extend(status_addresses);
+                self.given.insert((*key).clone(), status_addresses.clone());
             }
         }
         for (key, claim) in &open {
@@ -144,10 +144,10 @@ impl Allocation {
             let number = BASE + 1 + place;
             let ipv4 = IpAddr::V4(Ipv4Addr::from_bits(number));
             let ipv6 = IpAddr::V6(Ipv6Addr::from_bits(BASE_IPV6 | u128::from(number)));
-            let is_free = !self.taken.contains(&ipv4) && !self.taken.contains(&ipv6);
+            let is_free = !self.in_use.contains(&ipv4) && !self.in_use.contains(&ipv6);
             is_free.then_some([ipv4, ipv6])
         });
-        self.taken.extend(addresses.into_iter().flatten());
+        self.in_use.extend(addresses.into_iter().flatten());
         self.given.insert(key.clone(), addresses.into_iter().flatten().collect());
         self.youngest = Some(claim.age.clone());
     }

@@ -68,18 +68,18 @@ impl PartFaults {
         parts: impl Iterator<Item = Result<T, Fault>>,
         effect: &'static str,
     ) -> Result<Vec<T>, Fault> {
-        let (mut kept, mut lost) = (Vec::new(), Vec::new());
+        let (mut readable, mut lost) = (Vec::new(), Vec::new());
         for part in parts {
             match part {
-                Ok(part) => kept.push(part),
+                Ok(part) => readable.push(part),
                 Err(fault) => lost.push(fault),
             }
         }
-        if kept.is_empty() && !lost.is_empty() {
+        if readable.is_empty() && !lost.is_empty() {
             return Err(lost.swap_remove(0));
         }
         lost.into_iter().for_each(|fault| self.add(fault, effect));
-        Ok(kept)
+        Ok(readable)
     }
 }
 
@@ -99,7 +99,7 @@ pub(super) struct ServiceEntry {
     /// Whether a host without addresses receives automatic ones.
     pub(super) allocate: bool,
     /// Addresses of hosts in the status of the object.
-    pub(super) said: Vec<(Hostname, IpAddr)>,
+    pub(super) status_addresses: Vec<(Hostname, IpAddr)>,
     /// Ports, with unique numbers and names.
     pub(super) ports: Vec<Port>,
     pub(super) external: bool,
@@ -260,8 +260,8 @@ pub(super) fn service_entry(
         // DYNAMIC_DNS.
         "" | "NONE" | "DYNAMIC_DNS" => EndpointDiscovery::None,
         other => {
-            let known = "NONE, STATIC, DNS, DNS_ROUND_ROBIN or DYNAMIC_DNS";
-            return Err(unknown("spec.resolution", other, known));
+            let values = "NONE, STATIC, DNS, DNS_ROUND_ROBIN or DYNAMIC_DNS";
+            return Err(unknown("spec.resolution", other, values));
         }
     };
     let mut faults = PartFaults::default();
@@ -346,7 +346,7 @@ pub(super) fn service_entry(
         addresses,
         ranges,
         faults: faults.0,
-        said: said_addresses(object),
+        status_addresses: status_addresses(object),
         allocate: metadata.labels.get(ALLOCATE).is_none_or(|text| &**text != "false"),
         ports,
         external,
@@ -406,22 +406,22 @@ fn created(metadata: &EntryMetadata) -> i64 {
     time.map_or(0, jiff::Timestamp::as_second)
 }
 
-fn unknown(field: &str, found: &str, known: &str) -> Fault {
-    Fault::new(field, format!("{found:?} is not a valid value; use {known}"))
+fn unknown(field: &str, found: &str, valid_values: &str) -> Fault {
+    Fault::new(field, format!("{found:?} is not a valid value; use {valid_values}"))
 }
 
 fn hosts(texts: &[String], faults: &mut PartFaults) -> Result<Vec<Hostname>, Fault> {
     if texts.is_empty() {
         return Err(Fault::new("spec.hosts", "is empty"));
     }
-    let mut seen = BTreeSet::new();
+    let mut distinct = BTreeSet::new();
     let named = texts.iter().enumerate().map(|(index, text)| {
         let field = || format!("spec.hosts[{index}]");
         let name = text.trim_end_matches('.').to_ascii_lowercase();
         if !is_dns_name(name.strip_prefix("*.").unwrap_or(&name)) {
             return Err(Fault::new(field(), format!("{text:?} is not a DNS name")));
         }
-        if !seen.insert(name.clone()) {
+        if !distinct.insert(name.clone()) {
             return Err(Fault::new(field(), format!("{text:?} is a duplicate")));
         }
         Ok(Hostname::from(name))
@@ -436,23 +436,24 @@ fn is_dns_name(text: &str) -> bool {
 }
 
 /// Returns the addresses in the status, by host. Invalid addresses are ignored.
-fn said_addresses(object: &Value) -> Vec<(Hostname, IpAddr)> {
-    let said = object.pointer("/status/addresses").and_then(Value::as_array);
-    let one = |said: &Value| {
-        let host = said.get("host")?.as_str()?.to_ascii_lowercase();
-        Some((Hostname::from(host), said.get("value")?.as_str()?.parse().ok()?))
+fn status_addresses(object: &Value) -> Vec<(Hostname, IpAddr)> {
+    let entries = object.pointer("/status/addresses").and_then(Value::as_array);
+    let address = |entry: &Value| {
+        let host = entry.get("host")?.as_str()?.to_ascii_lowercase();
+        Some((Hostname::from(host), entry.get("value")?.as_str()?.parse().ok()?))
     };
-    let mut said: Vec<(Hostname, IpAddr)> = said.into_iter().flatten().filter_map(one).collect();
+    let mut addresses: Vec<(Hostname, IpAddr)> =
+        entries.into_iter().flatten().filter_map(address).collect();
     // The sort is stable, so that the addresses of one host keep their order.
-    said.sort_by(|(one, _), (other, _)| one.cmp(other));
-    said
+    addresses.sort_by(|(one, _), (other, _)| one.cmp(other));
+    addresses
 }
 
 /// Returns the entries of `exportTo` that are duplicates or are redundant because of `*`.
-fn idle_exports(said: &[String]) -> Vec<Fault> {
-    let is_for_all = said.iter().any(|entry| entry == "*");
+fn idle_exports(namespaces: &[String]) -> Vec<Fault> {
+    let is_for_all = namespaces.iter().any(|entry| entry == "*");
     let mut before = BTreeSet::new();
-    let entries = said.iter().enumerate();
+    let entries = namespaces.iter().enumerate();
     let idle = entries.filter_map(|(at, entry)| {
         let fact = match !before.insert(entry) {
             true => format!("{entry:?} is a duplicate"),
@@ -538,8 +539,8 @@ fn ports(forms: Vec<PortForm>, faults: &mut PartFaults) -> Result<Vec<Port>, Fau
 
 /// Adds an error for each port name of an endpoint that is not a port of the entry.
 fn unknown_ports(form: &WorkloadForm, field: &str, ports: &[Port], faults: &mut PartFaults) {
-    let is_known = |name: &str| ports.iter().any(|port| *port.name == *name);
-    for name in form.ports.keys().filter(|name| !is_known(name)) {
+    let is_port_name = |name: &str| ports.iter().any(|port| *port.name == *name);
+    for name in form.ports.keys().filter(|name| !is_port_name(name)) {
         let fault =
             Fault::new(format!("{field}.ports.{name}"), "no port of the entry has this name");
         faults.add(fault, "this setting has no effect");

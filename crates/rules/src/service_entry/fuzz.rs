@@ -40,11 +40,11 @@ pub(crate) fn service_entries(bytes: &[u8]) -> bool {
     let Ok(value) = serde_json::from_slice::<Value>(bytes) else { return false };
     let objects: Vec<Value> = match value {
         Value::Array(objects) => objects,
-        one => vec![one],
+        object => vec![object],
     };
     let objects: Collection = objects.into_iter().map(Arc::new).collect();
-    let (mut index, mut said) = (EntryIndex::new("cluster.local"), SentServices::default());
-    said.take(index.apply(&objects));
+    let (mut index, mut sent) = (EntryIndex::new("cluster.local"), SentServices::default());
+    sent.take(index.apply(&objects));
     assert!(index.apply(&objects).is_none(), "applying the same objects again is a change");
     let (mut slow, mut slowly) = (EntryIndex::new("cluster.local"), SentServices::default());
     let mut some = Collection::default();
@@ -52,10 +52,10 @@ pub(crate) fn service_entries(bytes: &[u8]) -> bool {
         some.insert(key.clone(), object.clone());
         slowly.take(slow.apply(&some));
     }
-    assert_eq!(said.0, slowly.0, "incremental application has another result");
+    assert_eq!(sent.0, slowly.0, "incremental application has another result");
     assert_eq!(index.problems(), slow.problems());
-    let understood = !said.0.is_empty();
-    said.take(index.apply(&Collection::default()));
-    assert!(said.0.is_empty() && index.problems().is_empty(), "{:?} is left", said.0.keys());
+    let understood = !sent.0.is_empty();
+    sent.take(index.apply(&Collection::default()));
+    assert!(sent.0.is_empty() && index.problems().is_empty(), "{:?} is left", sent.0.keys());
     understood
 }

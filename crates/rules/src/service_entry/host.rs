@@ -70,14 +70,16 @@ impl<'a> Host<'a> {
     /// Returns the merged definition.
     pub(super) fn defined(self) -> Defined {
         let Self { first, service, endpoints, selecting } = self;
-        let start = first.said.partition_point(|(host, _)| *host < service.hostname);
-        let said = first.said[start..].iter().take_while(|(host, _)| *host == service.hostname);
-        let said = said.map(|(_, address)| *address).collect();
+        let start = first.status_addresses.partition_point(|(host, _)| *host < service.hostname);
+        let in_status = first.status_addresses[start..]
+            .iter()
+            .take_while(|(host, _)| *host == service.hostname);
+        let in_status = in_status.map(|(_, address)| *address).collect();
         let is_sent = |entry: &ServiceEntry| entry.how != EndpointDiscovery::None;
         let selecting = selecting.into_iter().filter(|(entry, _)| is_sent(entry));
         let selects = selecting.filter_map(|(entry, ports)| Some((entry.selector.clone()?, ports)));
         Defined {
-            claim: AddressRequest::of(&service, first.allocate, said),
+            claim: AddressRequest::new(&service, first.allocate, in_status),
             endpoints: Endpoints::from_iter(endpoints),
             selects: selects.collect(),
             service,
@@ -108,22 +110,23 @@ impl<'a> Host<'a> {
         let (mut admitted, mut faults) = (Vec::new(), Vec::new());
         for (index, port) in entry.ports.iter().enumerate() {
             let mut admit = EntryPort::from(port);
-            let held = self.service.ports.iter().find(|held| held.number == port.number);
-            match held {
-                Some(held) if held.protocol != port.protocol => {
-                    let (number, protocol) = (port.number, held.protocol.as_str());
+            let existing =
+                self.service.ports.iter().find(|existing| existing.number == port.number);
+            match existing {
+                Some(existing) if existing.protocol != port.protocol => {
+                    let (number, protocol) = (port.number, existing.protocol.as_str());
                     let fact = format!("{} has port {number} with protocol {protocol}", holder());
                     let field = format!("spec.ports[{index}].protocol");
                     faults.push(Fault { field, fact });
                     continue;
                 }
-                Some(held) => admit.port.name = Arc::clone(&held.name),
+                Some(existing) => admit.port.name = Arc::clone(&existing.name),
                 None => {
-                    let is_taken = |name: &str| {
+                    let is_in_use = |name: &str| {
                         let own = entry.ports.iter().filter(|own| own.number != port.number);
-                        self.service.ports.iter().chain(own).any(|held| *held.name == *name)
+                        self.service.ports.iter().chain(own).any(|existing| *existing.name == *name)
                     };
-                    while is_taken(&admit.port.name) {
+                    while is_in_use(&admit.port.name) {
                         admit.port.name = format!("{}-{}", admit.port.name, port.number).into();
                     }
                 }
@@ -142,7 +145,7 @@ impl<'a> Host<'a> {
         endpoints: &[Endpoint],
     ) {
         for EntryPort { port, .. } in &ports {
-            if self.service.ports.iter().all(|held| held.number != port.number) {
+            if self.service.ports.iter().all(|existing| existing.number != port.number) {
                 self.service.ports.push(port.clone());
             }
         }
@@ -163,10 +166,10 @@ impl<'a> Host<'a> {
             }
         }
         self.endpoints.extend_from_slice(endpoints);
-        if let (Resolution::ByName(held), Resolution::ByName(more)) =
+        if let (Resolution::ByName(names), Resolution::ByName(more)) =
             (&mut self.service.resolution, resolution)
         {
-            held.endpoints.extend(more.endpoints);
+            names.endpoints.extend(more.endpoints);
         }
     }
 }

@@ -81,7 +81,7 @@ pub struct EntryIndex {
     /// All problems of single objects, and all conflicts between entries.
     problems: Vec<EntryProblem>,
     selections: Arc<Selections>,
-    heard: bool,
+    is_initialized: bool,
     /// `defaultServiceExportTo` of the mesh config.
     default_export: Vec<String>,
     /// Parts that must be rebuilt because a setting changed.
@@ -137,7 +137,7 @@ impl EntryIndex {
             faulty: BTreeMap::new(),
             problems: Vec::new(),
             selections: Arc::default(),
-            heard: false,
+            is_initialized: false,
             default_export: Vec::new(),
             stale: Stale::default(),
             shadowed: Vec::new(),
@@ -202,7 +202,7 @@ impl EntryIndex {
         let before = std::mem::replace(&mut self.objects, objects.clone());
         let mut causes = Causes::default();
         for Difference { key, now } in objects.differences(&before) {
-            let Some((kind, name)) = kind_of(key) else { continue };
+            let Some((kind, name)) = entry_key(key) else { continue };
             causes.add(Cause::of_object(kind.as_str(), key));
             match kind {
                 EntryKind::Service => self.take_service(name, now, &mut touched),
@@ -211,7 +211,7 @@ impl EntryIndex {
         }
         if stale.entries {
             for (key, object) in objects.iter() {
-                if let Some((EntryKind::Service, name)) = kind_of(key) {
+                if let Some((EntryKind::Service, name)) = entry_key(key) {
                     self.take_service(name, Some(object), &mut touched);
                 }
             }
@@ -223,7 +223,7 @@ impl EntryIndex {
         }
         let selections = Arc::clone(&self.selections);
         let contents = self.join(touched, stale.notes);
-        if !std::mem::replace(&mut self.heard, true) {
+        if !std::mem::replace(&mut self.is_initialized, true) {
             let all =
                 self.last_sent.iter().map(|(key, record)| (key.clone(), Some(record.clone())));
             return Some(ShardChange::Reset(Contents {
@@ -286,9 +286,10 @@ impl EntryIndex {
             let remembered = self.remembered.get(&key);
             let export = &self.default_export;
             let read = |object: &Value| convert::service_entry(name.clone(), object, export);
-            let kept = LastReadEntry::read(&key, object, (before, remembered), &self.budget, read);
-            problems.extend(kept.problems(EntryKind::Service.as_str(), &name));
-            if let Some(entry) = kept.good() {
+            let last_read =
+                LastReadEntry::read(&key, object, (before, remembered), &self.budget, read);
+            problems.extend(last_read.problems(EntryKind::Service.as_str(), &name));
+            if let Some(entry) = last_read.good() {
                 let place = (entry.created, name.clone());
                 for (at, host) in entry.hosts.iter().enumerate() {
                     self.naming.entry(host.clone()).or_default().insert(place.clone(), at);
@@ -299,10 +300,10 @@ impl EntryIndex {
                 }
                 touched.hosts.extend(entry.hosts.iter().cloned());
                 problems.extend(entry.faults.iter().map(|PartFault { fault, effect }| {
-                    EntryProblem::of_part(&name, fault.clone(), effect)
+                    EntryProblem::for_part(&name, fault.clone(), effect)
                 }));
             }
-            self.services.insert(name.clone(), kept);
+            self.services.insert(name.clone(), last_read);
         }
         self.note_faults((EntryKind::Service, name), problems, touched);
     }
@@ -320,10 +321,11 @@ impl EntryIndex {
             let key = EntryKind::Workload.key(&name);
             let remembered = self.remembered.get(&key);
             let read = |object: &Value| convert::workload_entry(name.clone(), object);
-            let kept = LastReadEntry::read(&key, object, (before, remembered), &self.budget, read);
-            problems.extend(kept.problems(EntryKind::Workload.as_str(), &name));
-            self.touch_selecting(&name, kept.good(), touched);
-            self.workloads.insert(name.clone(), kept);
+            let last_read =
+                LastReadEntry::read(&key, object, (before, remembered), &self.budget, read);
+            problems.extend(last_read.problems(EntryKind::Workload.as_str(), &name));
+            self.touch_selecting(&name, last_read.good(), touched);
+            self.workloads.insert(name.clone(), last_read);
         }
         touched.vms = true;
         self.note_faults((EntryKind::Workload, name), problems, touched);
@@ -427,7 +429,7 @@ impl EntryIndex {
             });
             let wanted: Vec<_> = wanted.collect();
             let record = ServiceRecord { service, endpoints: endpoints.clone() };
-            if self.wanted.get(&key).map_or(&[][..], |held| held) != wanted {
+            if self.wanted.get(&key).map_or(&[][..], |list| list) != wanted {
                 selected = true;
                 match wanted.is_empty() {
                     true => drop(self.wanted.remove(&key)),
@@ -477,9 +479,10 @@ impl EntryIndex {
 
     /// Merges the entries of a host, each with the index of the host in the entry.
     fn join_host(&self, host: &Hostname, entries: &BTreeMap<EntryRank, usize>) -> Joined {
-        let of =
+        let readable_entry =
             |((_, name), at): (&EntryRank, &usize)| Some((self.services.get(name)?.good()?, *at));
-        let entries: Vec<(&ServiceEntry, usize)> = entries.iter().filter_map(of).collect();
+        let entries: Vec<(&ServiceEntry, usize)> =
+            entries.iter().filter_map(readable_entry).collect();
         let holder = holder(&entries);
         let mut hosts: BTreeMap<Hostname, Host<'_>> = BTreeMap::new();
         let mut problems = Vec::new();
@@ -492,7 +495,7 @@ impl EntryIndex {
                     let effect = "for this host the entry has no effect";
                     let first = hosts.get(&key).map(|host| host.first_name().clone());
                     let holder = first.filter(|first| first.namespace != entry.name.namespace);
-                    let problem = EntryProblem::of_part(&entry.name, fault, effect);
+                    let problem = EntryProblem::for_part(&entry.name, fault, effect);
                     problems.push(EntryProblem { holder, ..problem });
                     continue;
                 }
@@ -501,9 +504,9 @@ impl EntryIndex {
                 .unwrap_or_else(|| (entry.ports.iter().map(EntryPort::from).collect(), vec![]));
             problems.extend(faults.into_iter().map(|fault| {
                 let effect = "for this host the entry applies without this port";
-                EntryProblem::of_part(&entry.name, fault, effect)
+                EntryProblem::for_part(&entry.name, fault, effect)
             }));
-            let workloads = self.workloads_of(entry);
+            let workloads = self.entry_endpoints(entry);
             let endpoints = match entry.how {
                 EndpointDiscovery::Static => self.endpoints(entry, &ports, &workloads),
                 EndpointDiscovery::Dns
@@ -523,12 +526,12 @@ impl EntryIndex {
     }
 
     /// Returns the inline endpoints of an entry and the workloads that it selects.
-    fn workloads_of<'a>(&'a self, entry: &'a ServiceEntry) -> Vec<&'a EntryEndpoint> {
+    fn entry_endpoints<'a>(&'a self, entry: &'a ServiceEntry) -> Vec<&'a EntryEndpoint> {
         let own = &entry.name.namespace;
         let selected = entry.selector.iter().flat_map(|selector| {
-            let of_namespace = self.workloads.range(WorkloadKey::new(own.clone(), "")..);
-            let of_namespace = of_namespace.take_while(move |(name, _)| name.namespace == *own);
-            let good = of_namespace.filter_map(|(_, kept)| kept.good());
+            let in_namespace = self.workloads.range(WorkloadKey::new(own.clone(), "")..);
+            let in_namespace = in_namespace.take_while(move |(name, _)| name.namespace == *own);
+            let good = in_namespace.filter_map(|(_, last_read)| last_read.good());
             good.filter(move |workload| selects(selector, &workload.labels))
         });
         entry.endpoints.iter().chain(selected).collect()
@@ -555,7 +558,8 @@ impl EntryIndex {
     }
 
     fn vms(&self) -> VmWorkloads {
-        let good = self.workloads.iter().filter_map(|(name, kept)| Some((name, kept.good()?)));
+        let good =
+            self.workloads.iter().filter_map(|(name, last_read)| Some((name, last_read.good()?)));
         let vm = |(name, workload): (&WorkloadKey, &EntryEndpoint)| {
             (name.clone(), VmWorkload::new(name, workload.clone(), &self.trust_domain))
         };
@@ -585,7 +589,7 @@ fn selects(selector: &Labels, labels: &Labels) -> bool {
 }
 
 /// Returns the kind and the name of an entry object; `None` for other objects.
-fn kind_of(key: &ObjectKey) -> Option<(EntryKind, WorkloadKey)> {
+fn entry_key(key: &ObjectKey) -> Option<(EntryKind, WorkloadKey)> {
     let kind = match (&*key.group, &*key.kind) {
         (ISTIO_NETWORKING, "ServiceEntry") => EntryKind::Service,
         (ISTIO_NETWORKING, "WorkloadEntry") => EntryKind::Workload,

@@ -123,7 +123,7 @@ impl VmWorkload {
 
 impl Selections {
     /// Returns whether entries may select pods of this namespace.
-    pub fn wants_pods_of(&self, namespace: &Namespace) -> bool {
+    pub fn selects_pods_in(&self, namespace: &Namespace) -> bool {
         self.pods.iter().any(|wanted| wanted.service.namespace == *namespace)
     }
 
@@ -158,13 +158,13 @@ impl Selections {
     }
 
     /// Returns whether both have the same WorkloadEntries and the same notes about hosts.
-    pub fn tells_as(&self, other: &Self) -> bool {
+    pub fn reports_same(&self, other: &Self) -> bool {
         self.workloads == other.workloads && self.notes == other.notes
     }
 
     /// Returns the hosts for which entries select pods or WorkloadEntries of one cluster, with the
     /// selected endpoints.
-    pub fn pods_of(
+    pub fn selected_pods(
         &self,
         pods: &Workloads,
         vms: &VmWorkloads,
@@ -214,27 +214,27 @@ impl Selections {
 
 /// Returns the services that select these WorkloadEntries, with the selected endpoints. If several
 /// services have the same name, the first applies.
-pub fn workloads_of<'a>(
+pub fn selecting_services<'a>(
     vms: &VmWorkloads,
     services: impl Iterator<Item = &'a Arc<Service>>,
 ) -> BTreeMap<Hostname, ServiceRecord> {
     let offered = || vms.iter().filter(|(_, one)| one.is_offered());
     let namespaces: BTreeSet<&Namespace> = offered().map(|(name, _)| &name.namespace).collect();
     let mut records = BTreeMap::new();
-    let mut seen: BTreeSet<&Hostname> = BTreeSet::new();
+    let mut hostnames: BTreeSet<&Hostname> = BTreeSet::new();
     for service in services.filter(|service| namespaces.contains(&service.namespace)) {
-        if service.resolution != Resolution::ClientSide || !seen.insert(&service.hostname) {
+        if service.resolution != Resolution::ClientSide || !hostnames.insert(&service.hostname) {
             continue;
         }
         let mut endpoints = Vec::new();
-        for (name, one) in offered() {
+        for (name, vm) in offered() {
             if name.namespace == service.namespace
-                && labels_match(&service.selector, &one.workload.labels)
+                && labels_match(&service.selector, &vm.workload.labels)
             {
                 let ports = service.ports.iter();
                 endpoints.extend(ports.filter_map(|port| {
-                    let number = port_of_service(&one.workload, port)?;
-                    one.workload.endpoint(port, number, false, one.identity.clone())
+                    let number = workload_port(&vm.workload, port)?;
+                    vm.workload.endpoint(port, number, false, vm.identity.clone())
                 }));
             }
         }
@@ -270,8 +270,8 @@ fn pod_endpoints(
         TargetPort::Name(_) => port.number,
     };
     let health = if facts.is_ready(&name) { Health::Healthy } else { Health::Unhealthy };
-    let of_node = || pod.node.as_ref().and_then(|node| facts.localities.get(&***node));
-    let locality = pod.locality.as_ref().or_else(of_node).cloned().unwrap_or_default();
+    let node_locality = || pod.node.as_ref().and_then(|node| facts.localities.get(&***node));
+    let locality = pod.locality.as_ref().or_else(node_locality).cloned().unwrap_or_default();
     let node = pod.node.as_ref().map(|node| Arc::clone(&**node));
     let name = Arc::new(name);
     let endpoint = |address: IpAddr| Endpoint {
@@ -295,7 +295,7 @@ fn pod_endpoints(
 
 /// Returns the workload's port number for a port of a Service. The workload's own setting by name
 /// takes precedence over the target port. A named target port is resolved by the workload.
-fn port_of_service(workload: &EntryEndpoint, port: &Port) -> Option<u16> {
+fn workload_port(workload: &EntryEndpoint, port: &Port) -> Option<u16> {
     let own = workload.ports.get(&port.name).copied();
     own.or_else(|| match &port.target {
         TargetPort::Number(number) => Some(*number),

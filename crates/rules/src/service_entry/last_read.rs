@@ -73,11 +73,11 @@ impl<T> LastReadEntry<T> {
         kind: &'static str,
         object: &WorkloadKey,
     ) -> impl Iterator<Item = EntryProblem> {
-        let of_whole = match self.good {
+        let whole_effect = match self.good {
             Some(_) => "the last valid version stays active",
             None => "the object has no effect",
         };
-        let whole = self.fault.iter().map(move |fault| (fault, true, of_whole));
+        let whole = self.fault.iter().map(move |fault| (fault, true, whole_effect));
         let parts = self.unread.iter().map(|fault| (fault, false, "the rest applies"));
         whole.chain(parts).map(move |(fault, refused, effect)| EntryProblem {
             kind,

@@ -21,5 +21,5 @@ mod tests;
 pub use addresses::is_given;
 pub use convert::Fault;
 pub use index::EntryIndex;
-pub use join::{Selections, VmWorkload, VmWorkloads, vms, workloads_of};
+pub use join::{Selections, VmWorkload, VmWorkloads, selecting_services, vms};
 pub use problem::EntryProblem;

@@ -24,7 +24,7 @@ pub struct EntryProblem {
 
 impl EntryProblem {
     /// Creates a problem of a part of a ServiceEntry.
-    pub(super) fn of_part(object: &WorkloadKey, fault: Fault, effect: &'static str) -> Self {
+    pub(super) fn for_part(object: &WorkloadKey, fault: Fault, effect: &'static str) -> Self {
         let (kind, object) = ("ServiceEntry", object.clone());
         Self { kind, object, fault, refused: false, effect, holder: None }
     }

@@ -78,7 +78,7 @@ impl TrackedIndex {
             ShardChange::Update(contents) => contents,
             ShardChange::Removed => panic!("the shard is never removed"),
         };
-        let told = contents.services.len();
+        let count = contents.services.len();
         for (host, record) in contents.services {
             let before = self.services.get(&host);
             assert!(before.is_none() || before != record.as_ref(), "{host} did not change");
@@ -87,7 +87,7 @@ impl TrackedIndex {
                 None => assert!(self.services.remove(&host).is_some(), "it was never sent"),
             }
         }
-        Some(told)
+        Some(count)
     }
 }
 
@@ -126,16 +126,16 @@ fn sockets(contents: &Contents, host: &str) -> Vec<String> {
 
 #[test]
 fn redundant_export_entries_are_reported_without_effect() {
-    let mut told = TrackedIndex::new();
+    let mut tracked = TrackedIndex::new();
     let exported = database(json!({ "exportTo": ["web", "*", "web"] }));
-    told.has_news(&[entry("shop/db", exported)]);
-    let problems = told.index.problems();
-    let told_of: Vec<_> = problems.iter().map(|one| (one.fault.to_string(), one.refused)).collect();
+    tracked.has_news(&[entry("shop/db", exported)]);
+    let problems = tracked.index.problems();
+    let faults: Vec<_> = problems.iter().map(|one| (one.fault.to_string(), one.refused)).collect();
     let expected = [
         ("spec.exportTo[0]: \"web\" is redundant next to *", false),
         ("spec.exportTo[2]: \"web\" is a duplicate", false),
     ];
-    assert_eq!(told_of, expected.map(|(text, refused)| (text.to_owned(), refused)));
+    assert_eq!(faults, expected.map(|(text, refused)| (text.to_owned(), refused)));
 }
 
 #[test]
@@ -246,7 +246,7 @@ fn workload_with_a_health_check_is_unhealthy_without_its_condition() {
 
 #[test]
 fn null_fields_equal_absent_fields() {
-    let said = json!({
+    let null_fields = json!({
         "ports": [{ "name": "tcp", "number": 5432, "protocol": "TCP", "targetPort": null }],
         "endpoints": [{ "address": "10.0.0.1", "ports": null, "weight": null, "labels": null }],
         "addresses": null,
@@ -254,7 +254,7 @@ fn null_fields_equal_absent_fields() {
     let selecting = json!({ "workloadSelector": { "labels": { "app": "db" } }, "hosts": ["own"] });
     let workload = json!({ "address": "10.0.0.2", "labels": { "app": "db" }, "locality": null });
     let (contents, problems) = read(&[
-        entry("shop/db", database(said)),
+        entry("shop/db", database(null_fields)),
         entry("shop/own", database(selecting)),
         object("WorkloadEntry", "shop/db", workload),
     ]);
@@ -365,9 +365,9 @@ fn endpoints_and_resolutions_without_effect_are_reported() {
     };
     let expected = |fact: &str| vec![format!("ServiceEntry shop/db: {fact}")];
     let idle = "this endpoint and later ones have no effect";
-    let none = format!("spec.endpoints[0]: resolution NONE uses 0 of 2 endpoints; {idle}");
-    assert_eq!(with("NONE", 2), expected(&none));
-    assert_eq!(with("", 2), expected(&none));
+    let unused = format!("spec.endpoints[0]: resolution NONE uses 0 of 2 endpoints; {idle}");
+    assert_eq!(with("NONE", 2), expected(&unused));
+    assert_eq!(with("", 2), expected(&unused));
     let second =
         format!("spec.endpoints[1]: resolution DNS_ROUND_ROBIN uses 1 of 2 endpoints; {idle}");
     assert_eq!(with("DNS_ROUND_ROBIN", 2), expected(&second));
@@ -443,17 +443,17 @@ fn unknown_field_is_reported_and_the_rest_applies() {
     let workload = json!({ "address": "10.0.0.2", "weigth": 3, "lables": {} });
     let (contents, problems) =
         read(&[entry("shop/db", database(fields)), object("WorkloadEntry", "shop/vm", workload)]);
-    let told = |object: &str, field: &str| {
+    let unknown_field = |object: &str, field: &str| {
         let text = "unknown or unsupported field: it has no effect; the rest applies";
         format!("{object}: spec.{field}: {text}")
     };
     assert_eq!(
         problems,
         [
-            told("ServiceEntry shop/db", "endpoints[0].prots"),
-            told("ServiceEntry shop/db", "resolutoin"),
-            told("WorkloadEntry shop/vm", "lables"),
-            told("WorkloadEntry shop/vm", "weigth"),
+            unknown_field("ServiceEntry shop/db", "endpoints[0].prots"),
+            unknown_field("ServiceEntry shop/db", "resolutoin"),
+            unknown_field("WorkloadEntry shop/vm", "lables"),
+            unknown_field("WorkloadEntry shop/vm", "weigth"),
         ]
     );
     assert_eq!(sockets(&contents, "db.example.com"), ["10.0.0.1:5432"]);
@@ -550,8 +550,8 @@ fn object_without_effect_is_noted_at_its_host() {
     ];
     index.apply(&objects);
     let host = "db.example.com".into();
-    let [told] = index.selections().notes(&host) else { panic!() };
-    assert_eq!(*told, index.problems()[0].to_string());
+    let [note] = index.selections().notes(&host) else { panic!() };
+    assert_eq!(*note, index.problems()[0].to_string());
     let shadowed = (vec!["db.example.com".into()], "it is shadowed".to_owned());
     index.shadowed(&[shadowed]);
     index.apply(&objects);
@@ -606,8 +606,8 @@ fn names(spec: Value, others: &[Arc<Value>]) -> Vec<String> {
     let record = record(&contents, "db.example.com");
     assert!(record.endpoints.is_empty());
     let Resolution::ByName(found) = &record.service.resolution else { return Vec::new() };
-    let name = |one: &strait_model::NamedEndpoint| {
-        format!("{}:{}", one.address, one.ports.get("tcp").expect("a port"))
+    let name = |endpoint: &strait_model::NamedEndpoint| {
+        format!("{}:{}", endpoint.address, endpoint.ports.get("tcp").expect("a port"))
     };
     found.endpoints.iter().map(name).collect()
 }
@@ -628,8 +628,8 @@ fn resolved_names_are_those_of_endpoints_or_workloads_or_the_host() {
     let workload = object("WorkloadEntry", "shop/a", json!({ "address": "b.example.com" }));
     assert_eq!(names(selects(), &[workload]), ["b.example.com:5432"]);
     assert_eq!(names(selects(), &[]), Vec::<String>::new(), "selected, but none exists");
-    let none = database(json!({ "resolution": "NONE" }));
-    assert_eq!(names(none, &[]), Vec::<String>::new());
+    let unresolved = database(json!({ "resolution": "NONE" }));
+    assert_eq!(names(unresolved, &[]), Vec::<String>::new());
 }
 
 #[test]
@@ -663,25 +663,25 @@ fn automatic_address_depends_on_the_host_and_is_stable() {
 
 #[test]
 fn address_in_the_status_is_used_unless_another_host_has_it() {
-    let said = |host: &str, addresses: &[&str]| {
-        let of = |address: &&str| json!({ "host": host, "value": address });
-        addresses.iter().map(of).collect::<Vec<_>>()
+    let status = |host: &str, addresses: &[&str]| {
+        let allocation = |address: &&str| json!({ "host": host, "value": address });
+        addresses.iter().map(allocation).collect::<Vec<_>>()
     };
-    let known = |name: &str, host: &str, addresses: &[&str], at_: &str| {
+    let with_status = |name: &str, host: &str, addresses: &[&str], at_: &str| {
         let mut object = entry(name, database(json!({ "hosts": [host] })));
-        Arc::make_mut(&mut object)["status"] = json!({ "addresses": said(host, addresses) });
+        Arc::make_mut(&mut object)["status"] = json!({ "addresses": status(host, addresses) });
         at(object, at_)
     };
     let (old, young) = ("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z");
     let both = ["240.240.0.7", "2001:2::f0f0:7"];
     let named = database(json!({ "hosts": ["named.example"], "addresses": ["240.240.0.9"] }));
     let objects = [
-        known("shop/a", "a.example", &both, young),
-        known("shop/b", "b.example", &both[..1], old),
-        known("shop/c", "c.example", &["240.240.0.9"], old),
-        known("shop/d", "d.example", &["192.0.2.7"], old),
-        known("shop/e", "e.example", &["nonsense", "240.240.0.11"], old),
-        known("shop/f", "*.f.example", &["240.240.0.12"], old),
+        with_status("shop/a", "a.example", &both, young),
+        with_status("shop/b", "b.example", &both[..1], old),
+        with_status("shop/c", "c.example", &["240.240.0.9"], old),
+        with_status("shop/d", "d.example", &["192.0.2.7"], old),
+        with_status("shop/e", "e.example", &["nonsense", "240.240.0.11"], old),
+        with_status("shop/f", "*.f.example", &["240.240.0.12"], old),
         entry("shop/named", named),
     ];
     let (contents, problems) = read(&objects);
@@ -716,10 +716,10 @@ fn deleted_entry_leaves_other_entries_of_its_host() {
     let mut index = TrackedIndex::new();
     let both = index.apply(&[a, b.clone()]);
     assert_eq!(sockets(&both, "db.example.com"), ["10.0.0.1:5432", "10.0.0.2:5432"]);
-    let one = index.apply(&[b]);
-    assert_eq!(sockets(&one, "db.example.com"), ["10.0.0.2:5432"]);
-    let none = index.apply(&[]);
-    assert!(none.services.get("db.example.com").and_then(Option::as_ref).is_none());
+    let after_first = index.apply(&[b]);
+    assert_eq!(sockets(&after_first, "db.example.com"), ["10.0.0.2:5432"]);
+    let after_both = index.apply(&[]);
+    assert!(after_both.services.get("db.example.com").and_then(Option::as_ref).is_none());
 }
 
 #[test]
@@ -767,28 +767,28 @@ impl Dice {
         self.0.random_range(0..sides)
     }
 
-    fn one_of<'a, T: ?Sized>(&mut self, all: &[&'a T]) -> &'a T {
+    fn pick<'a, T: ?Sized>(&mut self, all: &[&'a T]) -> &'a T {
         all[usize::try_from(self.roll(all.len() as u64)).expect("a place")]
     }
 
     fn labels(&mut self) -> Value {
-        json!({ "app": self.one_of(&["a", "b"]) })
+        json!({ "app": self.pick(&["a", "b"]) })
     }
 
     fn service_entry(&mut self) -> Value {
-        let mut hosts = vec![self.one_of(&["a.example", "b.example", "c.example", "*.d.example"])];
-        let more = self.one_of(&["a.example", "e.example", "f.example"]);
+        let mut hosts = vec![self.pick(&["a.example", "b.example", "c.example", "*.d.example"])];
+        let more = self.pick(&["a.example", "e.example", "f.example"]);
         if self.roll(3) == 0 && !hosts.contains(&more) {
             hosts.push(more);
         }
-        let resolution = self.one_of(&["STATIC", "STATIC", "DNS", "NONE", "nonsense"]);
-        let number = self.one_of(&["80", "443"]).parse::<u16>().expect("a number");
+        let resolution = self.pick(&["STATIC", "STATIC", "DNS", "NONE", "nonsense"]);
+        let number = self.pick(&["80", "443"]).parse::<u16>().expect("a number");
         let mut spec = json!({
             "hosts": hosts,
-            "ports": [{ "number": number, "name": self.one_of(&["x", "y"]), "protocol": "TCP" }],
+            "ports": [{ "number": number, "name": self.pick(&["x", "y"]), "protocol": "TCP" }],
             "resolution": resolution,
-            "location": self.one_of(&["MESH_INTERNAL", "MESH_EXTERNAL"]),
-            "exportTo": [self.one_of(&["*", "."])],
+            "location": self.pick(&["MESH_INTERNAL", "MESH_EXTERNAL"]),
+            "exportTo": [self.pick(&["*", "."])],
         });
         match self.roll(4) {
             0 => spec["workloadSelector"] = json!({ "labels": self.labels() }),
@@ -800,32 +800,31 @@ impl Dice {
             _ => {}
         }
         if self.roll(3) == 0 {
-            spec["addresses"] = json!([self.one_of(&["192.0.2.1", "240.240.0.9", "0.0.0.0"])]);
+            spec["addresses"] = json!([self.pick(&["192.0.2.1", "240.240.0.9", "0.0.0.0"])]);
         }
         spec
     }
 
     fn workload_entry(&mut self) -> Value {
-        let address = self.one_of(&["10.0.0.7", "10.0.0.8", "vm.example", "", "not a name"]);
-        json!({ "address": address, "labels": self.labels(), "network": self.one_of(&["", "n1"]) })
+        let address = self.pick(&["10.0.0.7", "10.0.0.8", "vm.example", "", "not a name"]);
+        json!({ "address": address, "labels": self.labels(), "network": self.pick(&["", "n1"]) })
     }
 
     fn object(&mut self) -> Arc<Value> {
-        let kind = self.one_of(&["ServiceEntry", "ServiceEntry", "WorkloadEntry"]);
+        let kind = self.pick(&["ServiceEntry", "ServiceEntry", "WorkloadEntry"]);
         let spec = match kind {
             "ServiceEntry" => self.service_entry(),
             _ => self.workload_entry(),
         };
-        let name =
-            format!("{}/{}", self.one_of(&["shop", "bank"]), self.one_of(&["a", "b", "c", "d"]));
+        let name = format!("{}/{}", self.pick(&["shop", "bank"]), self.pick(&["a", "b", "c", "d"]));
         let made = at(
             object(kind, &name, spec),
-            self.one_of(&["2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"]),
+            self.pick(&["2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"]),
         );
         let mut made = Value::clone(&made);
         if self.roll(4) == 0 {
-            let host = self.one_of(&["a.example", "b.example"]);
-            made["status"] = json!({ "addresses": [{ "host": host, "value": self.one_of(&["240.240.0.7", "240.240.0.9"]) }] });
+            let host = self.pick(&["a.example", "b.example"]);
+            made["status"] = json!({ "addresses": [{ "host": host, "value": self.pick(&["240.240.0.7", "240.240.0.9"]) }] });
         }
         Arc::new(made)
     }
@@ -835,7 +834,7 @@ impl Dice {
 fn incremental_and_complete_application_have_the_same_result() {
     for seed in 0..rounds(25) {
         let mut dice = Dice(StdRng::seed_from_u64(seed));
-        let mut told = TrackedIndex::new();
+        let mut tracked = TrackedIndex::new();
         let (mut objects, mut good) = (Collection::default(), Collection::default());
         for step in 0..40 {
             let object = dice.object();
@@ -854,23 +853,24 @@ fn incremental_and_complete_application_have_the_same_result() {
                 }
             }
             match dice.roll(12) {
-                0 => told.export_by_default(&["*".to_owned()]),
-                1 => told.export_by_default(&[".".to_owned()]),
-                2 => told.move_to("example.org"),
-                3 => told.shadowed(&[(vec!["a.example".into()], format!("shadowed at {step}"))]),
+                0 => tracked.export_by_default(&["*".to_owned()]),
+                1 => tracked.export_by_default(&[".".to_owned()]),
+                2 => tracked.move_to("example.org"),
+                3 => tracked.shadowed(&[(vec!["a.example".into()], format!("shadowed at {step}"))]),
                 _ => {}
             }
-            told.take(&objects);
+            tracked.take(&objects);
 
             // Applies the last valid versions first, then the current objects.
-            let mut anew = TrackedIndex { index: told.index.like(), services: BTreeMap::new() };
-            anew.take(&good);
-            anew.take(&objects);
-            let seen = format!("seed {seed}, step {step}: {objects:#?}");
-            assert_eq!(told.services, anew.services, "{seen}");
-            assert_eq!(told.problems(), anew.problems(), "{seen}");
-            assert_eq!(told.selections(), anew.selections(), "{seen}");
-            assert_eq!(told.stand_ins(), anew.stand_ins(), "{seen}");
+            let mut rebuilt =
+                TrackedIndex { index: tracked.index.like(), services: BTreeMap::new() };
+            rebuilt.take(&good);
+            rebuilt.take(&objects);
+            let context = format!("seed {seed}, step {step}: {objects:#?}");
+            assert_eq!(tracked.services, rebuilt.services, "{context}");
+            assert_eq!(tracked.problems(), rebuilt.problems(), "{context}");
+            assert_eq!(tracked.selections(), rebuilt.selections(), "{context}");
+            assert_eq!(tracked.stand_ins(), rebuilt.stand_ins(), "{context}");
         }
     }
 }
@@ -885,13 +885,13 @@ fn only_the_changed_entry_is_sent() {
         at(entry(&format!("shop/e{number}"), spec), "2026-01-01T00:00:00Z")
     };
     let mut objects: Collection = (0..500).map(|number| named(number, "10.0.0.1")).collect();
-    let mut told = TrackedIndex::new();
-    assert_eq!(told.take(&objects), Some(500));
-    let mut put = |told: &mut TrackedIndex, object: Arc<Value>| {
+    let mut tracked = TrackedIndex::new();
+    assert_eq!(tracked.take(&objects), Some(500));
+    let mut put = |tracked: &mut TrackedIndex, object: Arc<Value>| {
         objects.insert(ObjectKey::of(&object).expect("a key"), object);
-        told.take(&objects)
+        tracked.take(&objects)
     };
-    assert_eq!(put(&mut told, named(7, "10.0.0.2")), Some(1));
-    assert_eq!(put(&mut told, named(7, "10.0.0.2")), None);
-    assert_eq!(put(&mut told, at(named(1000, "10.0.0.1"), "2026-02-01T00:00:00Z")), Some(1));
+    assert_eq!(put(&mut tracked, named(7, "10.0.0.2")), Some(1));
+    assert_eq!(put(&mut tracked, named(7, "10.0.0.2")), None);
+    assert_eq!(put(&mut tracked, at(named(1000, "10.0.0.1"), "2026-02-01T00:00:00Z")), Some(1));
 }

@@ -98,9 +98,9 @@ fn repeat(template: &Value, count: usize, number: Option<usize>) -> Value {
         Value::String(written) if written == "#number" => json!(number.unwrap_or_default() + 1),
         Value::String(written) => Value::String(text(written)),
         Value::Array(all) => match all.as_slice() {
-            [Value::Object(one)] if number.is_none() && one.contains_key(REPEATED) => {
-                let one = &one[REPEATED];
-                (0..count).map(|at| repeat(one, count, Some(at))).collect()
+            [Value::Object(entry)] if number.is_none() && entry.contains_key(REPEATED) => {
+                let template = &entry[REPEATED];
+                (0..count).map(|at| repeat(template, count, Some(at))).collect()
             }
             all => all.iter().map(|one| repeat(one, count, number)).collect(),
         },
@@ -122,8 +122,8 @@ fn repeat(template: &Value, count: usize, number: Option<usize>) -> Value {
 }
 
 /// Returns a template of a list with a repeated entry.
-fn list(one: Value) -> Value {
-    json!([{ REPEATED: one }])
+fn list(entry: Value) -> Value {
+    json!([{ REPEATED: entry }])
 }
 
 /// Returns a template of a map with repeated names and values.
@@ -247,14 +247,14 @@ pub fn repeated_fields() -> Vec<RepeatedField> {
 
 fn service_entry() -> Vec<(&'static str, Value)> {
     let ports = json!([{"number": 80, "name": "http", "protocol": "HTTP"}]);
-    let entry = |field: &str, one: Value| {
+    let entry = |field: &str, value: Value| {
         let mut spec = json!({
             "hosts": ["h.b"],
             "ports": ports,
             "resolution": "STATIC",
             "location": "MESH_INTERNAL",
         });
-        spec[field] = one;
+        spec[field] = value;
         spec
     };
     let mut hosts_and_addresses = entry("hosts", list(json!("h#.b")));
@@ -413,14 +413,14 @@ fn telemetry() -> Vec<(&'static str, Value)> {
 }
 
 fn authorization_policy() -> Vec<(&'static str, Value)> {
-    let source = |field: &str, one: &str| {
+    let source = |field: &str, text: &str| {
         let mut source = json!({});
-        source[field] = list(json!(one));
+        source[field] = list(json!(text));
         json!({"rules": [{"from": [{ "source": source }]}]})
     };
-    let operation = |field: &str, one: &str| {
+    let operation = |field: &str, text: &str| {
         let mut operation = json!({});
-        operation[field] = list(json!(one));
+        operation[field] = list(json!(text));
         json!({"rules": [{"to": [{ "operation": operation }]}]})
     };
     let when = |key: &str, one: &str| json!({"rules": [{"when": [{"key": key, "values": list(json!(one))}]}]});
@@ -464,9 +464,9 @@ fn authorization_policy() -> Vec<(&'static str, Value)> {
 }
 
 fn request_authentication() -> Vec<(&'static str, Value)> {
-    let of_rule = |field: &str, one: Value| {
+    let rule_with = |field: &str, value: Value| {
         let mut rule = json!({"issuer": "i", "jwksUri": "https://a.example/keys"});
-        rule[field] = one;
+        rule[field] = value;
         json!({"jwtRules": [rule]})
     };
     vec![
@@ -478,13 +478,13 @@ fn request_authentication() -> Vec<(&'static str, Value)> {
             "same jwtRules",
             json!({"jwtRules": list(json!({"issuer": "i", "jwksUri": "https://a.example/"}))}),
         ),
-        ("audiences", of_rule("audiences", list(json!("a#")))),
-        ("fromHeaders", of_rule("fromHeaders", list(json!({"name": "h#", "prefix": "p"})))),
-        ("fromParams", of_rule("fromParams", list(json!("p#")))),
-        ("fromCookies", of_rule("fromCookies", list(json!("c#")))),
+        ("audiences", rule_with("audiences", list(json!("a#")))),
+        ("fromHeaders", rule_with("fromHeaders", list(json!({"name": "h#", "prefix": "p"})))),
+        ("fromParams", rule_with("fromParams", list(json!("p#")))),
+        ("fromCookies", rule_with("fromCookies", list(json!("c#")))),
         (
             "outputClaimToHeaders",
-            of_rule("outputClaimToHeaders", list(json!({"header": "h#", "claim": "c#"}))),
+            rule_with("outputClaimToHeaders", list(json!({"header": "h#", "claim": "c#"}))),
         ),
         ("selector", json!({"selector": {"matchLabels": map("k#", json!("v"))}})),
         (
@@ -498,10 +498,10 @@ fn http_route() -> Vec<(&'static str, Value)> {
     let parents = json!([{"name": "g", "kind": "Service", "group": ""}]);
     let to = json!([{"name": "b", "port": 80}]);
     let rules = |rules: Value| json!({"parentRefs": parents, "rules": rules});
-    let of_match = |one: Value| rules(json!([{"matches": [one], "backendRefs": to}]));
-    let filter = |one: Value| {
+    let with_match = |one: Value| rules(json!([{"matches": [one], "backendRefs": to}]));
+    let filter = |change: Value| {
         rules(json!([{
-            "filters": [{"type": "RequestHeaderModifier", "requestHeaderModifier": one}],
+            "filters": [{"type": "RequestHeaderModifier", "requestHeaderModifier": change}],
             "backendRefs": to,
         }]))
     };
@@ -538,11 +538,11 @@ fn http_route() -> Vec<(&'static str, Value)> {
         ),
         (
             "matches.headers",
-            of_match(json!({"headers": list(json!({"name": "h#", "value": "v"}))})),
+            with_match(json!({"headers": list(json!({"name": "h#", "value": "v"}))})),
         ),
         (
             "matches.queryParams",
-            of_match(json!({"queryParams": list(json!({"name": "q#", "value": "v"}))})),
+            with_match(json!({"queryParams": list(json!({"name": "q#", "value": "v"}))})),
         ),
         ("backendRefs", rules(json!([{"backendRefs": list(json!({"name": "b#", "port": 80}))}]))),
         (
@@ -589,9 +589,9 @@ fn grpc_route() -> Vec<(&'static str, Value)> {
 fn ingress() -> Vec<(&'static str, Value)> {
     let to = json!({"service": {"name": "s", "port": {"number": 80}}});
     let path = |path: &str, to: &Value| json!({"path": path, "pathType": "Prefix", "backend": to});
-    let with = |field: &str, one: Value| {
+    let with = |field: &str, value: Value| {
         let mut spec = json!({"rules": [{"host": "h.b", "http": {"paths": [path("/", &to)]}}]});
-        spec[field] = one;
+        spec[field] = value;
         spec
     };
     let many = json!({"service": {"name": "s#", "port": {"number": 80}}});

@@ -30,9 +30,9 @@ impl TrafficChanges {
     /// Returns whether nothing changed.
     pub fn is_empty(&self) -> bool {
         let Self { hosts, scopes, every_scope, logging, filters, selectors, gateways } = self;
-        let names_none =
+        let has_no_names =
             hosts.is_empty() && scopes.is_empty() && logging.is_empty() && filters.is_empty();
-        names_none && !every_scope && !selectors && !gateways
+        has_no_names && !every_scope && !selectors && !gateways
     }
 
     /// Adds the changes in `other`.

@@ -52,19 +52,19 @@ impl Traffic {
         self.sidecars.scope(namespace, selection).withholding(withheld)
     }
 
-    /// Returns the objects that route a host for a proxy: see [`VirtualServices::of_host`]. The
+    /// Returns the objects that route a host for a proxy: see [`VirtualServices::for_host`]. The
     /// first group with a rule for the proxy applies. Objects outside of the proxy's
     /// [scope](Self::scope) are left out.
-    pub fn routed_of_host<'a: 'n, 'n>(
+    pub fn routed_for_host<'a: 'n, 'n>(
         &'a self,
         host: &'n HostPattern,
         namespace: &'n Namespace,
         selection: &Selection,
     ) -> impl Iterator<Item = &'a Arc<RoutedService>> + use<'a, 'n> {
         let scope = self.scope(namespace, selection);
-        let mut groups = self.virtual_services.of_host(host, namespace);
+        let mut groups = self.virtual_services.for_host(host, namespace);
         let group = groups.find_map(|group| {
-            let group: Vec<_> = scope.of_rules(host, group.into_iter()).collect();
+            let group: Vec<_> = scope.applicable_rules(host, group.into_iter()).collect();
             (!group.is_empty()).then_some(group)
         });
         group.unwrap_or_default().into_iter()
@@ -72,45 +72,46 @@ impl Traffic {
 
     /// Returns the objects for exactly this host pattern, in the same order, within the proxy's
     /// scope.
-    pub fn routed_of_pattern<'a: 'n, 'n>(
+    pub fn routed_for_pattern<'a: 'n, 'n>(
         &'a self,
         host: &'n HostPattern,
         namespace: &'n Namespace,
         selection: &Selection,
     ) -> impl Iterator<Item = &'a Arc<RoutedService>> + use<'a, 'n> {
         let scope = self.scope(namespace, selection);
-        scope.of_rules(host, self.virtual_services.of_pattern(host, namespace))
+        scope.applicable_rules(host, self.virtual_services.for_pattern(host, namespace))
     }
 
     /// Returns whether rules of a proxy route to a service. The proxy then receives the service.
-    pub fn leads_to(&self, host: &Hostname, namespace: &Namespace, selection: &Selection) -> bool {
-        self.leads_where(host, namespace, selection, |_| true)
+    pub fn routes_to(&self, host: &Hostname, namespace: &Namespace, selection: &Selection) -> bool {
+        self.routes_matching(host, namespace, selection, |_| true)
     }
 
     /// Returns whether rules of a proxy route to this port of a service, or to the service without
     /// a port.
-    pub fn leads_to_port(
+    pub fn routes_to_port(
         &self,
         host: &Hostname,
         port: u16,
         namespace: &Namespace,
         selection: &Selection,
     ) -> bool {
-        self.leads_where(host, namespace, selection, |to| to.port.is_none_or(|one| one == port))
+        self.routes_matching(host, namespace, selection, |to| to.port.is_none_or(|one| one == port))
     }
 
-    fn leads_where(
+    fn routes_matching(
         &self,
         host: &Hostname,
         namespace: &Namespace,
         selection: &Selection,
         fits: impl Fn(&Destination) -> bool,
     ) -> bool {
-        let leads = |one: &Arc<RoutedService>| {
-            one.destinations_from(namespace).any(|to| to.host == *host && fits(to))
+        let routes_there = |service: &Arc<RoutedService>| {
+            service.destinations_from(namespace).any(|to| to.host == *host && fits(to))
         };
         let mut patterns = self.virtual_services.leading_to(host);
-        patterns.any(|pattern| self.routed_of_pattern(pattern, namespace, selection).any(leads))
+        patterns
+            .any(|pattern| self.routed_for_pattern(pattern, namespace, selection).any(routes_there))
     }
 
     /// Returns whether the policy of a service depends on the namespace or the selection of the
@@ -139,8 +140,8 @@ impl Traffic {
     }
 
     /// Returns the active selectors that match a proxy with these labels.
-    pub fn selection_of(&self, proxy: &Proxy, labels: &Labels) -> Selection {
-        self.selectors.of_proxy(proxy, labels)
+    pub fn selection_for(&self, proxy: &Proxy, labels: &Labels) -> Selection {
+        self.selectors.for_proxy(proxy, labels)
     }
 
     /// Returns the active selectors that match workloads of a namespace with these labels.

@@ -48,7 +48,7 @@ pub struct Subset {
     /// Traffic policy that overrides that of the service.
     pub policy: Option<Arc<TrafficPolicy>>,
     /// Whether no object contains the subset any more: see [`super::kept_subsets`].
-    pub is_kept: bool,
+    pub is_retained: bool,
 }
 
 /// Maximum number of subsets of a rule. Each adds an upstream cluster for each port.
@@ -94,8 +94,8 @@ impl DestinationRule {
             Reason::lost(&codes::TRAFFIC_HOST, "spec.host", text)
         })?;
         let selector = raw.workload_selector.map(|raw| raw.match_labels);
-        let (selector, export_to) = for_whom(selector, &raw.export_to, &meta, settings);
-        let scope = if selector.is_some() { RuleScope::Selected } else { RuleScope::Everybody };
+        let (selector, export_to) = read_clients(selector, &raw.export_to, &meta, settings);
+        let scope = if selector.is_some() { RuleScope::Selected } else { RuleScope::AllWorkloads };
         object::note_export(&raw.export_to, &mut reasons);
         let policy = raw.traffic_policy.map(|raw| {
             Arc::new(TrafficPolicy::read(raw, "spec.trafficPolicy", scope, &mut reasons))
@@ -119,11 +119,11 @@ impl DestinationRule {
                 reasons.push(Reason::lost(&codes::TRAFFIC_SUBSET, path, text));
                 continue;
             }
-            let of_subset = raw.traffic_policy.map(|raw| {
+            let subset_policy = raw.traffic_policy.map(|raw| {
                 let path = format!("{path}.trafficPolicy");
                 Arc::new(TrafficPolicy::read(raw, &path, scope, &mut reasons))
             });
-            let lost = balancing_lost(policy.as_deref(), of_subset.as_deref());
+            let lost = balancing_lost(policy.as_deref(), subset_policy.as_deref());
             for what in lost {
                 let path = format!("{path}.trafficPolicy.loadBalancer");
                 let text = format!(
@@ -132,7 +132,7 @@ impl DestinationRule {
                 );
                 reasons.push(Reason::warning(&codes::TRAFFIC_REPLACED, path, text));
             }
-            for (port, what) in port_losses(policy.as_deref(), of_subset.as_deref()) {
+            for (port, what) in port_losses(policy.as_deref(), subset_policy.as_deref()) {
                 let path = format!("{path}.trafficPolicy.portLevelSettings");
                 let text = format!(
                     "replace all other settings of port {port}: {what} does not apply there to {}",
@@ -151,7 +151,8 @@ impl DestinationRule {
             }
             let labels = raw.labels.iter();
             let labels = labels.map(|(key, value)| (key.as_str().into(), value.as_str().into()));
-            let subset = Subset { labels: labels.collect(), policy: of_subset, is_kept: false };
+            let subset =
+                Subset { labels: labels.collect(), policy: subset_policy, is_retained: false };
             subsets.insert(raw.name.into(), subset);
         }
         let subsets = Arc::new(subsets.into_iter().collect());
@@ -166,10 +167,10 @@ impl DestinationRule {
     /// If the object were ignored instead, its clients would continue in plaintext.
     pub fn guard(meta: ObjectMeta, object: &Value, settings: &KindSettings) -> Option<Self> {
         let spec = object.get("spec")?;
-        let asks = |policy: Option<&Value>| policy.is_some_and(asks_for_tls);
-        let of_subsets = spec.get("subsets").and_then(Value::as_array).into_iter().flatten();
-        let mut of_subsets = of_subsets.map(|subset| subset.get("trafficPolicy"));
-        if !asks(spec.get("trafficPolicy")) && !of_subsets.any(asks) {
+        let has_tls = |policy: Option<&Value>| policy.is_some_and(has_tls_settings);
+        let subsets = spec.get("subsets").and_then(Value::as_array).into_iter().flatten();
+        let mut subset_policies = subsets.map(|subset| subset.get("trafficPolicy"));
+        if !has_tls(spec.get("trafficPolicy")) && !subset_policies.any(has_tls) {
             return None;
         }
         let host = spec.get("host").and_then(Value::as_str)?;
@@ -182,7 +183,7 @@ impl DestinationRule {
         let given: Vec<String> = given.filter_map(Value::as_str).map(str::to_owned).collect();
         let selector = spec.pointer("/workloadSelector/matchLabels");
         let selector = selector.and_then(|raw| BTreeMap::deserialize(raw).ok());
-        let (selector, export_to) = for_whom(selector, &given, &meta, settings);
+        let (selector, export_to) = read_clients(selector, &given, &meta, settings);
         let subsets = Arc::default();
         Some(Self { objects: [meta].into(), host, export_to, selector, policy, subsets })
     }
@@ -190,14 +191,14 @@ impl DestinationRule {
     /// Returns the policy for a port of the service, or of a subset. For an unknown subset, the
     /// policy of the service applies.
     pub fn resolved(&self, subset: &str, port: u16) -> ResolvedPolicy {
-        let of_subset = self.subsets.get(subset).and_then(|subset| subset.policy.as_deref());
-        resolve(self.policy.as_deref(), of_subset, port)
+        let subset_policy = self.subsets.get(subset).and_then(|subset| subset.policy.as_deref());
+        resolve(self.policy.as_deref(), subset_policy, port)
     }
 
     /// Returns whether the location of clients matters: see [`DestinationRules::place`].
     fn places(&self) -> bool {
-        let of_subsets = self.subsets.values().map(|subset| &subset.policy);
-        let mut policies = std::iter::once(&self.policy).chain(of_subsets).flatten();
+        let subset_policies = self.subsets.values().map(|subset| &subset.policy);
+        let mut policies = std::iter::once(&self.policy).chain(subset_policies).flatten();
         policies.any(|policy| policy.places())
     }
 
@@ -215,17 +216,17 @@ impl DestinationRule {
     /// case for public rules in the service's own namespace, and for public rules in the root
     /// namespace, which apply if no other namespace has a rule.
     fn is_general(&self, domain: &str, root_namespace: &Namespace) -> bool {
-        let of_own_service = || {
+        let is_own_service = || {
             let suffix = format!(".{}.svc.{domain}", self.namespace());
             self.host.exact().is_some_and(|host| host.as_str().ends_with(&suffix))
         };
         self.selector.is_none()
             && self.export_to == ExportTo::Public
-            && (self.namespace() == root_namespace || of_own_service())
+            && (self.namespace() == root_namespace || is_own_service())
     }
 
     /// Returns whether two rules of a host have the same namespace and the same clients.
-    pub(super) fn is_for_those_of(&self, other: &Self) -> bool {
+    pub(super) fn has_same_clients(&self, other: &Self) -> bool {
         self.namespace() == other.namespace()
             && self.export_to == other.export_to
             && self.selector == other.selector
@@ -250,8 +251,10 @@ fn balancing_lost(
     rule: Option<&TrafficPolicy>,
     subset: Option<&TrafficPolicy>,
 ) -> Vec<&'static str> {
-    let of = |policy: Option<&TrafficPolicy>| policy?.groups.load_balancer.clone();
-    let (Some(rule), Some(subset)) = (of(rule), of(subset)) else { return Vec::new() };
+    let balancing = |policy: Option<&TrafficPolicy>| policy?.groups.load_balancer.clone();
+    let (Some(rule), Some(subset)) = (balancing(rule), balancing(subset)) else {
+        return Vec::new();
+    };
     let hashes = |one: &LoadBalancing| matches!(one.algorithm, Algorithm::ConsistentHash(_));
     let lost = [
         ("its localityLbSetting", rule.locality.is_some() && subset.locality.is_none()),
@@ -269,7 +272,7 @@ fn port_losses(
 ) -> Vec<(u16, &'static str)> {
     let Some(subset) = subset else { return Vec::new() };
     let anywhere = TrafficPolicy { ports: SortedMap::new(), ..subset.clone() };
-    let of_port = |(port, own): (&u16, &PolicyGroups)| {
+    let lost_at_port = |(port, own): (&u16, &PolicyGroups)| {
         let given = resolve(rule, Some(&anywhere), *port);
         let lost = [
             ("loadBalancer", given.load_balancer.is_some() && own.load_balancer.is_none()),
@@ -283,12 +286,12 @@ fn port_losses(
         let port = *port;
         lost.into_iter().filter(|(_, is_lost)| *is_lost).map(move |(what, _)| (port, what))
     };
-    subset.ports.iter().flat_map(of_port).collect()
+    subset.ports.iter().flat_map(lost_at_port).collect()
 }
 
 /// Returns the clients of a rule. A rule with a selector applies only to its own namespace,
 /// regardless of `exportTo`.
-fn for_whom(
+fn read_clients(
     selector: Option<BTreeMap<String, String>>,
     given: &[String],
     meta: &ObjectMeta,
@@ -304,14 +307,14 @@ fn for_whom(
 
 /// Returns whether a policy contains TLS settings other than for plaintext. Settings without a mode
 /// are for plaintext.
-fn asks_for_tls(policy: &Value) -> bool {
+fn has_tls_settings(policy: &Value) -> bool {
     let is_tls = |groups: &Value| match groups.get("tls") {
         None | Some(Value::Null) => false,
         Some(Value::Object(block)) => block.get("mode").is_some_and(|mode| mode != "DISABLE"),
         Some(_) => true,
     };
-    let of_ports = policy.get("portLevelSettings").and_then(Value::as_array);
-    is_tls(policy) || of_ports.is_some_and(|ports| ports.iter().any(is_tls))
+    let port_settings = policy.get("portLevelSettings").and_then(Value::as_array);
+    is_tls(policy) || port_settings.is_some_and(|ports| ports.iter().any(is_tls))
 }
 
 /// Checks the name of a subset. It becomes part of names that are parsed again, so it must not
@@ -343,7 +346,7 @@ pub struct RuleClient<'a> {
 type HostRules = Arc<[Arc<DestinationRule>]>;
 
 /// Returns the range of the rules of one host that are in a namespace.
-fn range_of(rules: &[Arc<DestinationRule>], namespace: &Namespace) -> Range<usize> {
+fn namespace_range(rules: &[Arc<DestinationRule>], namespace: &Namespace) -> Range<usize> {
     let start = rules.partition_point(|rule| rule.namespace() < namespace);
     let end = rules.partition_point(|rule| rule.namespace() <= namespace);
     start..end
@@ -399,7 +402,7 @@ impl DestinationRules {
     }
 
     /// Returns the rules for exactly this host pattern.
-    pub(super) fn of_pattern(&self, host: &HostPattern) -> &[Arc<DestinationRule>] {
+    pub(super) fn for_pattern(&self, host: &HostPattern) -> &[Arc<DestinationRule>] {
         self.by_host.get(host).map_or(&[], |rules| rules)
     }
 
@@ -408,7 +411,7 @@ impl DestinationRules {
         &'a self,
         before: &'a Self,
     ) -> impl Iterator<Item = [&'a [Arc<DestinationRule>]; 2]> {
-        before.by_host.diff(&self.by_host).map(|one| match one {
+        before.by_host.diff(&self.by_host).map(|item| match item {
             DiffItem::Add(_, new) => [&[][..], &**new],
             DiffItem::Remove(_, old) => [&**old, &[]],
             DiffItem::Update { old: (_, old), new: (_, new) } => [&**old, &**new],
@@ -418,18 +421,18 @@ impl DestinationRules {
     /// Keeps a subset active that no object contains any more. It is added to the rule for the same
     /// clients; if none exists, the removed rule stays, after all others.
     pub(super) fn keep(&mut self, rule: &DestinationRule, subset: &Arc<str>, domain: &str) {
-        let Some(kept) = rule.subsets.get(subset) else { return };
-        let kept = Subset { is_kept: true, ..kept.clone() };
+        let Some(retained) = rule.subsets.get(subset) else { return };
+        let retained = Subset { is_retained: true, ..retained.clone() };
         let (host, namespace) = (&rule.host, rule.namespace());
-        let all = self.of_pattern(host);
-        let mut now = all[range_of(all, namespace)].to_vec();
-        match now.iter_mut().find(|one| one.is_for_those_of(rule)) {
-            Some(one) => {
-                let subsets = &mut Arc::make_mut(one).subsets;
-                Arc::make_mut(subsets).insert(Arc::clone(subset), kept);
+        let all = self.for_pattern(host);
+        let mut now = all[namespace_range(all, namespace)].to_vec();
+        match now.iter_mut().find(|one| one.has_same_clients(rule)) {
+            Some(existing) => {
+                let subsets = &mut Arc::make_mut(existing).subsets;
+                Arc::make_mut(subsets).insert(Arc::clone(subset), retained);
             }
             None => {
-                let subsets = Arc::new([(Arc::clone(subset), kept)].into_iter().collect());
+                let subsets = Arc::new([(Arc::clone(subset), retained)].into_iter().collect());
                 let rule = DestinationRule { subsets, ..rule.clone() };
                 let is_before =
                     |one: &Arc<DestinationRule>| one.selector.is_some() || rule.selector.is_none();
@@ -448,7 +451,7 @@ impl DestinationRules {
         domain: &str,
     ) -> bool {
         let all = self.by_host.get(host).cloned().unwrap_or_default();
-        let range = range_of(&all, namespace);
+        let range = namespace_range(&all, namespace);
         let (ahead, behind) = (&all[..range.start], &all[range.end..]);
         let before = &all[range];
         if before == rules {
@@ -538,7 +541,7 @@ impl RulesForHost {
     }
 
     /// Returns whether these are the current rules of the host.
-    pub fn are_of(&self, all: &DestinationRules, host: &str) -> bool {
+    pub fn are_current_for(&self, all: &DestinationRules, host: &str) -> bool {
         (self.is_empty() && all.by_host.is_empty()) || *self == all.of(host)
     }
 
@@ -554,10 +557,10 @@ impl RulesForHost {
                 // clients in the root namespace.
                 client.namespace != root || rule.export_to != ExportTo::Public
             };
-            self.first_in(client.namespace, |rule| is_own(rule) && sees(rule, client))
+            self.first_in(client.namespace, |rule| is_own(rule) && applies_to(rule, client))
         };
         let others = |namespace: &Namespace| {
-            self.first_in(namespace, |rule| rule.selector.is_none() && sees(rule, client))
+            self.first_in(namespace, |rule| rule.selector.is_none() && applies_to(rule, client))
         };
         own().or_else(|| others(owner)).or_else(|| others(root))
     }
@@ -574,13 +577,13 @@ impl RulesForHost {
         namespace: &Namespace,
         holds: impl Fn(&DestinationRule) -> bool,
     ) -> Option<&Arc<DestinationRule>> {
-        let of_namespace = self.rules.iter().map(|rules| &rules[range_of(rules, namespace)]);
-        of_namespace.flatten().find(|rule| holds(rule))
+        let in_namespace = self.rules.iter().map(|rules| &rules[namespace_range(rules, namespace)]);
+        in_namespace.flatten().find(|rule| holds(rule))
     }
 }
 
 /// Returns whether a rule is exported to a client and selects it.
-fn sees(rule: &DestinationRule, client: RuleClient<'_>) -> bool {
+fn applies_to(rule: &DestinationRule, client: RuleClient<'_>) -> bool {
     rule.export_to.visible_to(client.namespace)
         && rule.selector.as_ref().is_none_or(|selector| client.selection.contains(selector))
 }
@@ -638,12 +641,12 @@ impl DestinationRuleObjects {
         let end = all.partition_point(|one| rank(one) <= rank(rule));
         let objects: HostRules =
             all[..start].iter().chain(now).chain(&all[end..]).cloned().collect();
-        let joined = joined(&objects[range_of(&objects, namespace)]);
+        let joined = joined(&objects[namespace_range(&objects, namespace)]);
         rules.root_namespace = settings.root_namespace.clone();
         if rules.replace(host, namespace, &joined, &settings.domain) {
             changes.hosts.insert(host.clone());
         }
-        let in_force = rules.of_pattern(host);
+        let in_force = rules.for_pattern(host);
         let is_own = |(one, object)| Arc::ptr_eq(one, object);
         if in_force.len() != objects.len() || !in_force.iter().zip(&*objects).all(is_own) {
             self.joined.insert(host.clone(), objects);
@@ -655,7 +658,7 @@ impl DestinationRuleObjects {
 fn joined(objects: &[Arc<DestinationRule>]) -> Vec<Arc<DestinationRule>> {
     let mut joined: Vec<Arc<DestinationRule>> = Vec::new();
     for rule in objects {
-        match joined.iter_mut().find(|older| older.is_for_those_of(rule)) {
+        match joined.iter_mut().find(|older| older.has_same_clients(rule)) {
             Some(older) => Arc::make_mut(older).merge(rule),
             None => joined.push(Arc::clone(rule)),
         }

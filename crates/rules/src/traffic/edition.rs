@@ -29,7 +29,7 @@ impl EditionIndex {
     /// Creates an index with the objects of `shared` and the objects of a cluster in `own`.
     pub fn new(cluster: ClusterId, shared: &TrafficIndex, own: &Collection) -> Self {
         let mut index = shared.replica_for(&cluster);
-        index.take_beside(shared, [&Collection::default(), own], &cluster);
+        index.apply_with_shared(shared, [&Collection::default(), own], &cluster);
         Self { cluster, own: own.clone(), shared: shared.counting().clone(), index }
     }
 
@@ -41,16 +41,16 @@ impl EditionIndex {
         self.shared = shared.counting().clone();
         let before = std::mem::replace(&mut self.own, own.clone());
         if self.index.reads_as(shared) {
-            return self.index.take_beside(shared, [&before, own], &self.cluster);
+            return self.index.apply_with_shared(shared, [&before, own], &self.cluster);
         }
         // The last valid versions are read first, so that they stay active.
         let good = self
             .reports()
             .filter_map(|(key, report)| Some((ObjectKey::clone(key), report.good()?.0.clone())));
-        let mut anew = Self::new(self.cluster.clone(), shared, &good.collect());
-        anew.refresh(shared, own);
-        let changes: TrafficChanges = self.index.changes_to(&anew.index);
-        *self = anew;
+        let mut rebuilt = Self::new(self.cluster.clone(), shared, &good.collect());
+        rebuilt.refresh(shared, own);
+        let changes: TrafficChanges = self.index.changes_to(&rebuilt.index);
+        *self = rebuilt;
         let traffic = Arc::new(self.traffic().clone());
         Some(TrafficUpdate { traffic, changes, causes: Causes::default() })
     }

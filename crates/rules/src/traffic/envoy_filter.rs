@@ -89,7 +89,7 @@ pub enum PatchPlace {
 impl PatchPlace {
     /// Returns the directions of a proxy's traffic. Proxyless gRPC clients have no user-defined
     /// filters.
-    pub fn of(proxy: &Proxy) -> &'static [Self] {
+    pub fn for_proxy(proxy: &Proxy) -> &'static [Self] {
         match (proxy.grpc, proxy.kind) {
             (Some(_), _) => &[],
             (None, ProxyType::Sidecar) => &[Self::Outbound, Self::Inbound],
@@ -180,7 +180,7 @@ impl EnvoyFilter {
 
     /// Iterates over the upstream clusters that its filters query about requests of a proxy in
     /// these directions, each with the index of the patch and the name of the filter.
-    pub fn asks(
+    pub fn queried_upstreams(
         &self,
         places: &[PatchPlace],
         selection: &Selection,
@@ -193,7 +193,7 @@ impl EnvoyFilter {
             let PlacedPatch::Filter(PlacedFilter { filter, .. }) = &*patch.what else {
                 return None;
             };
-            Some((patch.index, &*filter.name, filter.asks.as_ref()?))
+            Some((patch.index, &*filter.name, filter.upstream.as_ref()?))
         })
     }
 }
@@ -201,7 +201,7 @@ impl EnvoyFilter {
 impl FilterPatch {
     /// Returns whether the patch applies to a proxy with this selection.
     fn is_for(&self, selection: &Selection) -> bool {
-        self.proxies.as_ref().is_none_or(|wanted| selection.is_of(wanted))
+        self.proxies.as_ref().is_none_or(|wanted| selection.matches_proxy(wanted))
     }
 
     fn read(index: usize, raw: &Value) -> Result<Self, (&'static codes::Code, PatchFault)> {
@@ -240,7 +240,7 @@ impl FilterPatch {
     fn target(raw: &Value) -> Result<(Option<PatchPlace>, Option<u16>, bool), PatchFault> {
         let apply_to = text(raw, "applyTo");
         if !["HTTP_FILTER", OF_MANAGERS, OF_CLUSTERS].contains(&apply_to) {
-            let fact = format!("{apply_to:?} is not supported; {}", instead_of(apply_to));
+            let fact = format!("{apply_to:?} is not supported; {}", alternative_to(apply_to));
             return Err((".applyTo".into(), fact));
         }
         let matches = raw.get("match").unwrap_or(&Value::Null);
@@ -253,7 +253,7 @@ impl FilterPatch {
             ),
             _ => (&["context", "proxy", "listener"], "use a context and a port of the listener"),
         };
-        known(matches, path, fields, instead)?;
+        check_fields(matches, path, fields, instead)?;
         let place = match text(matches, "context") {
             "" | "ANY" => None,
             "SIDECAR_INBOUND" => Some(PatchPlace::Inbound),
@@ -271,7 +271,7 @@ impl FilterPatch {
         };
         let listener = matches.get("listener").unwrap_or(&Value::Null);
         let path = ".match.listener";
-        known(listener, path, &["portNumber", "filterChain"], "use its port")?;
+        check_fields(listener, path, &["portNumber", "filterChain"], "use its port")?;
         let port = match listener.get("portNumber").filter(|port| !port.is_null()) {
             None => None,
             Some(port) => {
@@ -283,10 +283,10 @@ impl FilterPatch {
         };
         let chain = listener.get("filterChain").unwrap_or(&Value::Null);
         let path = ".match.listener.filterChain";
-        known(chain, path, &["filter"], "use a port of the listener")?;
+        check_fields(chain, path, &["filter"], "use a port of the listener")?;
         let filter = chain.get("filter").unwrap_or(&Value::Null);
         let path = ".match.listener.filterChain.filter";
-        known(filter, path, &["name", "subFilter"], "use a port of the listener")?;
+        check_fields(filter, path, &["name", "subFilter"], "use a port of the listener")?;
         let manager = text(filter, "name");
         if !manager.is_empty() && !MANAGERS.contains(&manager) {
             let fact = format!("{manager:?} has no HTTP filters; use {}", MANAGERS[0]);
@@ -299,7 +299,7 @@ impl FilterPatch {
         }
         let before = filter.get("subFilter").unwrap_or(&Value::Null);
         let path = ".match.listener.filterChain.filter.subFilter";
-        known(before, path, &["name"], "use the name of the router")?;
+        check_fields(before, path, &["name"], "use the name of the router")?;
         let before = text(before, "name");
         if !before.is_empty() && apply_to == OF_MANAGERS {
             let fact = "settings that are merged into a connection manager have no position among \
@@ -320,7 +320,7 @@ impl FilterPatch {
 
 /// Checks that a patch uses the only supported operation for its target.
 fn is_operation(patch: &Value, followed: &str, about: &str) -> Result<(), PatchFault> {
-    known(patch, ".patch", &["operation", "value"], "use priority to order objects")?;
+    check_fields(patch, ".patch", &["operation", "value"], "use priority to order objects")?;
     match text(patch, "operation") {
         operation if operation == followed => Ok(()),
         other => {
@@ -332,7 +332,7 @@ fn is_operation(patch: &Value, followed: &str, about: &str) -> Result<(), PatchF
 
 /// Returns whether the filter is inserted at the beginning.
 fn operation(patch: &Value, before_router: bool) -> Result<bool, PatchFault> {
-    known(patch, ".patch", &["operation", "value"], "use priority to order objects")?;
+    check_fields(patch, ".patch", &["operation", "value"], "use priority to order objects")?;
     match text(patch, "operation") {
         "INSERT_FIRST" => Ok(true),
         // INSERT_BEFORE without an anchor inserts at the beginning.
@@ -351,7 +351,12 @@ fn text<'a>(value: &'a Value, field: &str) -> &'a str {
 }
 
 /// Checks that a value has no other fields than these.
-fn known(value: &Value, path: &str, fields: &[&str], instead: &str) -> Result<(), PatchFault> {
+fn check_fields(
+    value: &Value,
+    path: &str,
+    fields: &[&str],
+    instead: &str,
+) -> Result<(), PatchFault> {
     let empty = || Value::Object(serde_json::Map::new());
     let Some(given) = value.as_object() else {
         let fact = "it is not an object".to_owned();
@@ -367,7 +372,7 @@ fn known(value: &Value, path: &str, fields: &[&str], instead: &str) -> Result<()
 }
 
 /// Returns the alternative to a patch of an unsupported part.
-fn instead_of(apply_to: &str) -> &'static str {
+fn alternative_to(apply_to: &str) -> &'static str {
     match apply_to {
         "ROUTE_CONFIGURATION" | "VIRTUAL_HOST" | "HTTP_ROUTE" => "use a VirtualService for routes",
         "LISTENER" | "FILTER_CHAIN" | "LISTENER_FILTER" => {
@@ -401,7 +406,7 @@ pub struct EnvoyFilters {
 impl EnvoyFilters {
     /// Returns whether any EnvoyFilter is in this namespace.
     pub fn concerns(&self, namespace: &Namespace) -> bool {
-        !self.objects.of(namespace).is_empty()
+        !self.objects.in_namespace(namespace).is_empty()
     }
 
     /// Returns whether the proxies of a namespace have the same filters as in an earlier version.
@@ -411,13 +416,17 @@ impl EnvoyFilters {
 
     /// Returns the objects that apply to a proxy. They are sorted by priority. Among equal
     /// priorities, objects of the root namespace come first, then older objects.
-    pub fn of_proxy(&self, namespace: &Namespace, selection: &Selection) -> Vec<&Arc<EnvoyFilter>> {
+    pub fn for_proxy(
+        &self,
+        namespace: &Namespace,
+        selection: &Selection,
+    ) -> Vec<&Arc<EnvoyFilter>> {
         let root = self.objects.root_namespace();
-        let of_root = self.objects.of(root).iter().map(|one| (false, one));
-        let own = self.objects.of(namespace).iter().filter(|_| namespace != root);
-        let all = of_root.chain(own.map(|one| (true, one)));
-        let holds = |one: &EnvoyFilter| {
-            one.selector.as_ref().is_none_or(|selector| selection.contains(selector))
+        let root_filters = self.objects.in_namespace(root).iter().map(|one| (false, one));
+        let own = self.objects.in_namespace(namespace).iter().filter(|_| namespace != root);
+        let all = root_filters.chain(own.map(|one| (true, one)));
+        let holds = |filter: &EnvoyFilter| {
+            filter.selector.as_ref().is_none_or(|selector| selection.contains(selector))
         };
         let mut all: Vec<_> = all.filter(|(_, one)| holds(one)).collect();
         all.sort_by_key(|(is_own, one)| (one.priority, *is_own, &one.meta));
@@ -425,25 +434,29 @@ impl EnvoyFilters {
     }
 
     /// Returns the upstream clusters that filters query about requests of a proxy.
-    pub fn asked_by(&self, proxy: &Proxy, selection: &Selection) -> BTreeSet<&FilterUpstream> {
+    pub fn upstreams_queried_by(
+        &self,
+        proxy: &Proxy,
+        selection: &Selection,
+    ) -> BTreeSet<&FilterUpstream> {
         if self.objects.is_empty() {
             return BTreeSet::new();
         }
-        let all = self.of_proxy(proxy.namespace(), selection);
-        let places = PatchPlace::of(proxy);
-        let asked = all.into_iter().flat_map(|one| one.asks(places, selection));
-        asked.map(|(_, _, to)| to).collect()
+        let all = self.for_proxy(proxy.namespace(), selection);
+        let places = PatchPlace::for_proxy(proxy);
+        let queried = all.into_iter().flat_map(|one| one.queried_upstreams(places, selection));
+        queried.map(|(_, _, to)| to).collect()
     }
 
     /// Returns the additional upstream clusters of a proxy. If several have the same name, the
     /// first applies.
-    pub fn clusters_of(&self, proxy: &Proxy, selection: &Selection) -> Vec<&AddedCluster> {
+    pub fn clusters_for(&self, proxy: &Proxy, selection: &Selection) -> Vec<&AddedCluster> {
         let mut names = BTreeSet::new();
         if self.objects.is_empty() {
             return Vec::new();
         }
-        let places = PatchPlace::of(proxy);
-        let all = self.of_proxy(proxy.namespace(), selection).into_iter();
+        let places = PatchPlace::for_proxy(proxy);
+        let all = self.for_proxy(proxy.namespace(), selection).into_iter();
         let patches = all.flat_map(|one| &one.patches).filter(|patch| {
             patch.is_for(selection)
                 && !places.is_empty()
@@ -462,31 +475,31 @@ impl EnvoyFilters {
         (namespace, selection): (&Namespace, &Selection),
         place: PatchPlace,
     ) -> FiltersAt {
-        let all = self.of_proxy(namespace, selection).into_iter().flat_map(|one| &one.patches);
+        let all = self.for_proxy(namespace, selection).into_iter().flat_map(|one| &one.patches);
         let there = all
             .filter(|patch| patch.is_for(selection) && patch.place.is_none_or(|one| one == place));
         there.map(|patch| (patch.port, Arc::clone(&patch.what))).collect()
     }
 
     pub(super) fn insert(&mut self, filter: &Arc<EnvoyFilter>, into: ScopedInForce<'_>) {
-        let namespace = asked_of(filter, into.root_namespace);
+        let namespace = applied_namespace(filter, into.root_namespace);
         for wanted in filter.proxies() {
-            into.changes.selectors |= into.selectors.ask(namespace, Arc::clone(wanted));
+            into.changes.selectors |= into.selectors.add_condition(namespace, Arc::clone(wanted));
         }
         self.objects.insert(filter, into, note);
     }
 
     pub(super) fn remove(&mut self, filter: &EnvoyFilter, from: ScopedInForce<'_>) {
-        let namespace = asked_of(filter, from.root_namespace);
+        let namespace = applied_namespace(filter, from.root_namespace);
         for wanted in filter.proxies() {
-            from.changes.selectors |= from.selectors.ask_no_more(namespace, wanted);
+            from.changes.selectors |= from.selectors.remove_condition(namespace, wanted);
         }
         self.objects.remove(filter, from, note);
     }
 }
 
 /// Returns the namespace of the proxies that an object may apply to; `None` for all namespaces.
-fn asked_of<'a>(filter: &'a EnvoyFilter, root: &Namespace) -> Option<&'a Namespace> {
+fn applied_namespace<'a>(filter: &'a EnvoyFilter, root: &Namespace) -> Option<&'a Namespace> {
     Some(&filter.meta.namespace).filter(|namespace| *namespace != root)
 }
 

@@ -23,12 +23,12 @@ pub struct ForeignHosts {
     /// The namespaces with exported objects, without the root namespace.
     pub namespaces: BTreeSet<Namespace>,
     /// The owners of hosts whose names do not contain the namespace.
-    pub owners: OrdMap<Hostname, NamespacesOfHost>,
+    pub owners: OrdMap<Hostname, HostNamespaces>,
 }
 
 /// The namespaces that have a service with the same name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct NamespacesOfHost {
+pub struct HostNamespaces {
     /// The namespace whose service is visible to other namespaces.
     pub public: Option<Namespace>,
     /// The namespaces with a service that is visible only to themselves.
@@ -38,17 +38,17 @@ pub struct NamespacesOfHost {
 impl ForeignHosts {
     /// Returns the namespace that owns a host for clients of a namespace, or `None` if the host is
     /// not a service.
-    pub fn owner_of(&self, host: &HostPattern, client: &Namespace) -> Option<Namespace> {
+    pub fn owner_for(&self, host: &HostPattern, client: &Namespace) -> Option<Namespace> {
         let name = host.to_string();
         match self.owners.get(name.as_str()) {
             Some(owners) if owners.private.contains(client) => Some(client.clone()),
-            Some(NamespacesOfHost { public: Some(owner), .. }) => Some(owner.clone()),
-            _ => owner_by_name(&name, &self.domain).or_else(|| self.owner_of_wider(host)),
+            Some(HostNamespaces { public: Some(owner), .. }) => Some(owner.clone()),
+            _ => owner_by_name(&name, &self.domain).or_else(|| self.wildcard_owner(host)),
         }
     }
 
     /// Returns the namespace of the narrowest wildcard service that contains a host.
-    fn owner_of_wider(&self, host: &HostPattern) -> Option<Namespace> {
+    fn wildcard_owner(&self, host: &HostPattern) -> Option<Namespace> {
         let mut names = wider(host).map(|pattern| pattern.to_string());
         names.find_map(|name| self.owners.get(name.as_str())?.public.clone())
     }
@@ -91,15 +91,14 @@ mod tests {
 
     #[test]
     fn private_service_of_the_client_takes_precedence_over_the_public_one() {
-        let owners =
-            NamespacesOfHost { public: Some("pay".into()), private: ["shop".into()].into() };
+        let owners = HostNamespaces { public: Some("pay".into()), private: ["shop".into()].into() };
         let foreign = ForeignHosts {
             domain: "cluster.local".into(),
             owners: [(Hostname::from("api.example"), owners)].into_iter().collect(),
             ..ForeignHosts::default()
         };
         let host = HostPattern::written("api.example").expect("a host");
-        let owner = |client: &str| foreign.owner_of(&host, &client.into());
+        let owner = |client: &str| foreign.owner_for(&host, &client.into());
         assert_eq!(owner("shop"), Some("shop".into()));
         assert_eq!(owner("web"), Some("pay".into()));
     }

@@ -123,11 +123,11 @@ pub struct ServerTls {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TlsClients {
     /// All clients; no certificate is requested.
-    Anybody,
+    Any,
     /// All clients; a certificate is optional and must be signed by the roots.
-    IfKnown,
+    OptionalCertificate,
     /// Clients with a certificate that is signed by the roots.
-    Known,
+    RequiredCertificate,
     /// Clients of the mesh.
     Mesh,
 }
@@ -160,7 +160,7 @@ impl Gateway {
     }
 
     /// Returns the path of a server in that object.
-    pub fn path_of(&self, server: &GatewayServer) -> String {
+    pub fn server_path(&self, server: &GatewayServer) -> String {
         match (&self.ingress, server.place.checked_sub(1)) {
             (None, _) => format!("spec.servers[{}]", server.place),
             (Some(_), None) => "spec.rules".to_owned(),
@@ -283,7 +283,7 @@ impl ServerReader<'_> {
         let at = format!("{path}.port.protocol");
         let is_http = match &*given.to_ascii_uppercase() {
             "HTTP" | "HTTP2" | "GRPC" | "GRPC-WEB" => {
-                if tls.is_some_and(|tls| tls.says_more_than_redirect()) {
+                if tls.is_some_and(|tls| tls.has_more_than_redirect()) {
                     let text =
                         format!("{given} is plaintext: in tls, only httpsRedirect has an effect");
                     self.warn(format!("{path}.tls"), text);
@@ -296,10 +296,10 @@ impl ServerReader<'_> {
             "HTTPS" => true,
             "TLS" | "TCP" | "MONGO" | "MYSQL" | "REDIS" => false,
             _ => {
-                let known = "HTTP, HTTPS, HTTP2, GRPC, GRPC-WEB, TCP, TLS, MONGO, MYSQL, REDIS";
+                let protocols = "HTTP, HTTPS, HTTP2, GRPC, GRPC-WEB, TCP, TLS, MONGO, MYSQL, REDIS";
                 self.lost(
                     at,
-                    format!("{given:?} is not valid, use {known}: the server is left out"),
+                    format!("{given:?} is not valid, use {protocols}: the server is left out"),
                 );
                 return None;
             }
@@ -323,14 +323,14 @@ impl ServerReader<'_> {
                 return Some(ServerProtocol::Passthrough);
             }
             "AUTO_PASSTHROUGH" => return Some(ServerProtocol::AutoPassthrough),
-            "SIMPLE" => TlsClients::Anybody,
-            "MUTUAL" => TlsClients::Known,
-            "OPTIONAL_MUTUAL" => TlsClients::IfKnown,
+            "SIMPLE" => TlsClients::Any,
+            "MUTUAL" => TlsClients::RequiredCertificate,
+            "OPTIONAL_MUTUAL" => TlsClients::OptionalCertificate,
             "ISTIO_MUTUAL" => TlsClients::Mesh,
             mode => {
-                let known =
+                let modes =
                     "PASSTHROUGH, SIMPLE, MUTUAL, OPTIONAL_MUTUAL, ISTIO_MUTUAL, AUTO_PASSTHROUGH";
-                let text = format!("{mode:?} is not valid, use {known}: the server is left out");
+                let text = format!("{mode:?} is not valid, use {modes}: the server is left out");
                 self.lost(format!("{at}.mode"), text);
                 return None;
             }
@@ -347,7 +347,7 @@ impl ServerReader<'_> {
             _ => [raw.credential_name].into(),
         };
         let roots = Some(raw.ca_cert_credential_name).filter(|name| !name.is_empty());
-        let of_secret = match clients {
+        let precedence = match clients {
             TlsClients::Mesh => {
                 Some("the mesh's own certificates take precedence over files".to_owned())
             }
@@ -358,7 +358,7 @@ impl ServerReader<'_> {
                 )
             }),
         };
-        let (files, roots_file) = match of_secret {
+        let (files, roots_file) = match precedence {
             Some(first) => {
                 for (path, file) in files.iter().flat_map(|(path, files)| files.named(path)) {
                     if !file.is_empty() {
@@ -398,8 +398,8 @@ impl ServerReader<'_> {
             ("verifyCertificateHash", &raw.verify_certificate_hash, 64..=95),
         ];
         for (field, pins, lengths) in pins {
-            if let Some(odd) = pins.iter().find(|pin| !lengths.contains(&pin.len())) {
-                let text = format!("{odd:?} is not a SHA-256 hash: the server is left out");
+            if let Some(invalid) = pins.iter().find(|pin| !lengths.contains(&pin.len())) {
+                let text = format!("{invalid:?} is not a SHA-256 hash: the server is left out");
                 self.lost(format!("{at}.{field}"), text);
                 return None;
             }
@@ -440,15 +440,15 @@ impl ServerReader<'_> {
             }
             let RawCertificateFiles { server_certificate: certificate, private_key: key, .. } =
                 files.clone();
-            let [of_certificate, of_key] = ["serverCertificate", "privateKey"];
+            let [certificate_field, key_field] = ["serverCertificate", "privateKey"];
             match (certificate.is_empty(), key.is_empty()) {
                 // Only root certificates.
                 (true, true) => continue,
                 (false, false) => pairs.push(PairFiles { certificate, key }),
                 (lacks_certificate, _) => {
                     let (lacking, other) = match lacks_certificate {
-                        true => (of_certificate, of_key),
-                        false => (of_key, of_certificate),
+                        true => (certificate_field, key_field),
+                        false => (key_field, certificate_field),
                     };
                     let text =
                         format!("is missing, but {other} requires it: the server is left out");
@@ -465,8 +465,8 @@ impl ServerReader<'_> {
         }
         let mut roots = given.iter().map(|(_, files)| &*files.ca_certificates);
         let roots = roots.find(|file| !file.is_empty()).map(Arc::from);
-        let asks = clients != TlsClients::Anybody;
-        let fact = match (asks, roots.is_some(), has_roots) {
+        let requests_certificate = clients != TlsClients::Any;
+        let fact = match (requests_certificate, roots.is_some(), has_roots) {
             (true, false, false) => {
                 let text = "is missing, but client certificates must be verified with it: the \
                             server is left out";
@@ -475,7 +475,7 @@ impl ServerReader<'_> {
             }
             (false, true, _) => "has no effect: client certificates are not requested",
             (true, true, true) => "has no effect: caCertCredentialName takes precedence over files",
-            _ => return Some((pairs.into(), roots.filter(|_| asks))),
+            _ => return Some((pairs.into(), roots.filter(|_| requests_certificate))),
         };
         self.warn(format!("{at}.caCertificates"), fact);
         Some((pairs.into(), None))
@@ -495,7 +495,7 @@ impl ServerReader<'_> {
         if file.is_empty() {
             return Some(None);
         }
-        if clients == TlsClients::Anybody {
+        if clients == TlsClients::Any {
             self.warn(at, "has no effect: client certificates are not requested");
             return Some(None);
         }
@@ -514,15 +514,15 @@ impl ServerReader<'_> {
     /// Returns the ciphers that Envoy supports. Envoy rejects the whole listener for an unknown
     /// one.
     fn ciphers(&mut self, at: &str, given: &[Arc<str>]) -> Box<[Arc<str>]> {
-        let known = given.iter().enumerate().filter(|(place, name)| {
-            let is_known = CIPHERS.contains(&&***name);
-            if !is_known {
+        let supported = given.iter().enumerate().filter(|(place, name)| {
+            let is_supported = CIPHERS.contains(&&***name);
+            if !is_supported {
                 let text = format!("Envoy does not support the cipher {name}: it is left out");
                 self.lost(format!("{at}.cipherSuites[{place}]"), text);
             }
-            is_known
+            is_supported
         });
-        known.map(|(_, name)| Arc::clone(name)).collect()
+        supported.map(|(_, name)| Arc::clone(name)).collect()
     }
 
     fn hosts(&mut self, path: &str, given: &[String]) -> Box<[ServerHost]> {

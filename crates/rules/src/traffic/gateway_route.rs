@@ -76,7 +76,7 @@ pub enum ServiceKind {
 
 impl ServiceKind {
     /// Returns the kind with this API group and kind name.
-    pub fn of(group: &str, kind: &str) -> Option<Self> {
+    pub fn from_group_kind(group: &str, kind: &str) -> Option<Self> {
         match (group, kind) {
             ("", "Service") => Some(Self::Service),
             (MCS_API, "ServiceImport") => Some(Self::ServiceImport),
@@ -94,12 +94,12 @@ impl ServiceKind {
     }
 
     /// Returns the kind, name and namespace of a host; `None` if the host is no Service.
-    fn of_host<'a>(host: &'a Hostname, domain: &str) -> Option<(Self, &'a str, &'a str)> {
-        let of = |kind, domain| {
+    fn from_host<'a>(host: &'a Hostname, domain: &str) -> Option<(Self, &'a str, &'a str)> {
+        let service_in = |kind, domain| {
             let (name, namespace) = host.service_in(domain)?;
             Some((kind, name, namespace))
         };
-        of(Self::Service, domain).or_else(|| of(Self::ServiceImport, CLUSTERSET))
+        service_in(Self::Service, domain).or_else(|| service_in(Self::ServiceImport, CLUSTERSET))
     }
 }
 
@@ -123,7 +123,7 @@ impl ReferenceGrant {
         let (raw, _) = object::body::<RawGrant>(object)?;
         let from = raw.from.into_iter().filter(|from| from.group == GATEWAY_API);
         let to = raw.to.into_iter().filter_map(|to| {
-            let kind = ServiceKind::of(&to.group, &to.kind)?;
+            let kind = ServiceKind::from_group_kind(&to.group, &to.kind)?;
             Some((kind, to.name.filter(|name| !name.is_empty())))
         });
         Ok(Self {
@@ -136,9 +136,9 @@ impl ReferenceGrant {
     /// Returns whether routes of a kind and namespace may route to this Service of the grant's
     /// namespace.
     fn lets(&self, kind: &str, namespace: &Namespace, to: (ServiceKind, &str)) -> bool {
-        let from = self.from.iter().any(|(of, from)| of == kind && from == namespace);
-        let is_named = |(of, name): &(ServiceKind, Option<String>)| {
-            *of == to.0 && name.as_deref().is_none_or(|name| name == to.1)
+        let from = self.from.iter().any(|(from_kind, from)| from_kind == kind && from == namespace);
+        let is_named = |(to_kind, name): &(ServiceKind, Option<String>)| {
+            *to_kind == to.0 && name.as_deref().is_none_or(|name| name == to.1)
         };
         from && self.to.iter().any(is_named)
     }
@@ -155,7 +155,7 @@ impl GatewayRoute {
         mut grants: impl Iterator<Item = &'a ReferenceGrant>,
     ) -> bool {
         // A host that is no Service belongs to no namespace.
-        let Some((to, name, namespace)) = ServiceKind::of_host(host, domain) else { return true };
+        let Some((to, name, namespace)) = ServiceKind::from_host(host, domain) else { return true };
         namespace == self.meta.namespace.as_str()
             || namespace == parent.namespace.as_str()
             || grants.any(|grant| {
@@ -168,8 +168,9 @@ impl GatewayRoute {
     /// of only one kind, and GRPCRoute takes precedence over HTTPRoute (Gateway API, GEP-1294,
     /// "Route types").
     pub fn yields_to(&self, parent: &ParentService, other: &Self) -> bool {
-        let takes = |one: &ParentService| {
-            one.host == parent.host && (one.port.is_none() || one.port == parent.port)
+        let takes = |candidate: &ParentService| {
+            candidate.host == parent.host
+                && (candidate.port.is_none() || candidate.port == parent.port)
         };
         self.kind == "HTTPRoute"
             && other.kind == "GRPCRoute"
@@ -221,10 +222,10 @@ impl GatewayRoute {
     ) -> Result<(Self, Vec<Reason>), Reason> {
         let (raw, mut reasons) = object::body::<RawConnectionRoute>(object)?;
         let parents = parents(&raw.parent_refs, &meta, settings, &mut reasons);
-        let is_of_tls = kind == "TLSRoute";
+        let is_tls_route = kind == "TLSRoute";
         let server_names = match &*raw.hostnames {
-            [] if is_of_tls => [ANY_NAME.into()].into(),
-            names if is_of_tls => server_names(names, &mut reasons),
+            [] if is_tls_route => [ANY_NAME.into()].into(),
+            names if is_tls_route => server_names(names, &mut reasons),
             _ => Box::default(),
         };
         let mut reader = RuleReader {
@@ -235,7 +236,7 @@ impl GatewayRoute {
         };
         let mut connections = Vec::new();
         // Without a server name, a TLS rule matches no connection.
-        let rules = raw.rules.into_iter().filter(|_| !is_of_tls || !server_names.is_empty());
+        let rules = raw.rules.into_iter().filter(|_| !is_tls_route || !server_names.is_empty());
         for (at, raw) in rules.enumerate() {
             let path = format!("spec.rules[{at}]");
             if at > 0 {
@@ -263,7 +264,7 @@ impl GatewayRoute {
 
 /// Returns the kind of Service of a parent, or `None` if the parent is not a Service.
 fn service_kind(parent: &RawParentRef) -> Option<ServiceKind> {
-    ServiceKind::of(parent.group.as_deref()?, parent.kind.as_deref()?)
+    ServiceKind::from_group_kind(parent.group.as_deref()?, parent.kind.as_deref()?)
 }
 
 /// Parses the parent Services of a route.
@@ -303,8 +304,8 @@ fn server_names(given: &[String], reasons: &mut Vec<Reason>) -> Box<[Arc<str>]> 
     let names = given.iter().enumerate().filter_map(|(at, name)| {
         let name = name.to_ascii_lowercase();
         // A full name, or `*.` with a suffix (Gateway API, `Hostname`).
-        let is_one = name.contains('.') && HostPattern::parse(&name, "", "").is_ok();
-        if !is_one {
+        let is_valid = name.contains('.') && HostPattern::parse(&name, "", "").is_ok();
+        if !is_valid {
             let text = format!("{name:?} is not a valid server name: no connection matches it");
             reasons.push(Reason::lost(
                 &codes::MATCH_REFUSED,
@@ -312,7 +313,7 @@ fn server_names(given: &[String], reasons: &mut Vec<Reason>) -> Box<[Arc<str>]> 
                 text,
             ));
         }
-        is_one.then(|| Arc::from(name))
+        is_valid.then(|| Arc::from(name))
     });
     names.collect()
 }
@@ -391,10 +392,10 @@ impl RuleReader<'_> {
     }
 
     fn request(&mut self, raw: RawGatewayMatch, path: &str) -> RequestMatch {
-        let mut one = RequestMatch::default();
-        let refused = &mut one.refused;
+        let mut request = RequestMatch::default();
+        let refused = &mut request.refused;
         let mut more = RareConditions::default();
-        one.path = raw.path.and_then(|raw| self.path(&raw, &format!("{path}.path"), refused));
+        request.path = raw.path.and_then(|raw| self.path(&raw, &format!("{path}.path"), refused));
         match raw.method {
             Some(RawMethod::Http(method)) => more.method = Some(TextMatch::Exact(method)),
             Some(RawMethod::Grpc(raw)) => {
@@ -406,7 +407,7 @@ impl RuleReader<'_> {
                 let literal = |text: &str| if exact { re2::escaped(text) } else { text.to_owned() };
                 let any =
                     |text: &str| if text.is_empty() { "[^/]+".to_owned() } else { literal(text) };
-                one.path = match (&*raw.service, &*raw.method) {
+                request.path = match (&*raw.service, &*raw.method) {
                     ("", "") => None,
                     (service, "") if exact => {
                         Some(PathMatch::Prefix(format!("/{service}/").into()))
@@ -422,10 +423,10 @@ impl RuleReader<'_> {
             }
             None => {}
         }
-        one.headers = self.named(raw.headers, &format!("{path}.headers"), true, refused);
+        request.headers = self.named(raw.headers, &format!("{path}.headers"), true, refused);
         more.query = self.named(raw.query_params, &format!("{path}.queryParams"), false, refused);
-        one.more = more.into();
-        one
+        request.more = more.into();
+        request
     }
 
     fn refuse_condition(&mut self, refused: &mut bool, path: &str, fact: &str) {
@@ -556,7 +557,7 @@ impl RuleReader<'_> {
         {
             return Some(Destination { port: raw.port, ..Destination::to(host) });
         }
-        let kind = ServiceKind::of(&raw.group, kind).filter(|kind| {
+        let kind = ServiceKind::from_group_kind(&raw.group, kind).filter(|kind| {
             !raw.name.is_empty() && (raw.port.is_some() || *kind == ServiceKind::ServiceImport)
         });
         let Some(kind) = kind else {
@@ -591,18 +592,18 @@ impl RuleReader<'_> {
                 let path_rewrite = match self.replaced(raw.path, &path, refused) {
                     RedirectPath::Whole(path) => Some(PathRewrite::Whole(path)),
                     RedirectPath::Segments(path) => Some(PathRewrite::Segments(path)),
-                    RedirectPath::Kept | RedirectPath::Prefix(_) => None,
+                    RedirectPath::Unchanged | RedirectPath::Prefix(_) => None,
                 };
                 let rewrite = Rewrite { path: path_rewrite, authority: raw.hostname };
                 rule.rewrite = Some(Box::new(rewrite));
             }
             RawFilter { request_mirror: Some(raw), .. } => {
-                let of_hundred = raw.percent.map(|percent| u64::from(percent) * 10_000);
-                let of_fraction = raw.fraction.map(|fraction| {
+                let from_percent = raw.percent.map(|percent| u64::from(percent) * 10_000);
+                let from_fraction = raw.fraction.map(|fraction| {
                     let denominator = u64::from(fraction.denominator.unwrap_or(100)).max(1);
                     u64::from(fraction.numerator) * 1_000_000 / denominator
                 });
-                let share = of_hundred.or(of_fraction).unwrap_or(1_000_000).min(1_000_000);
+                let share = from_percent.or(from_fraction).unwrap_or(1_000_000).min(1_000_000);
                 let backend =
                     self.backend(&raw.backend_ref, &format!("{path}.requestMirror.backendRef"));
                 let mirror =
@@ -616,9 +617,10 @@ impl RuleReader<'_> {
             }
             // An unsupported filter must not be skipped.
             RawFilter { r#type, .. } => {
-                let known = "RequestHeaderModifier, ResponseHeaderModifier, RequestRedirect, URLRewrite, RequestMirror, CORS";
-                let text =
-                    format!("{type:?} is not a supported filter; use {known}, each with its field");
+                let supported = "RequestHeaderModifier, ResponseHeaderModifier, RequestRedirect, URLRewrite, RequestMirror, CORS";
+                let text = format!(
+                    "{type:?} is not a supported filter; use {supported}, each with its field"
+                );
                 self.refuse(refused, path, &text);
             }
         }
@@ -638,8 +640,8 @@ impl RuleReader<'_> {
         }
         let port = match (raw.port, &raw.scheme) {
             (Some(port), _) => RedirectPort::Number(port),
-            (None, Some(_)) => RedirectPort::OfScheme,
-            (None, None) => RedirectPort::OfRequest,
+            (None, Some(_)) => RedirectPort::SchemeDefault,
+            (None, None) => RedirectPort::FromRequest,
         };
         let path = self.replaced(raw.path, &format!("{path}.requestRedirect.path"), refused);
         RedirectRule { path, authority: raw.hostname, scheme: raw.scheme, port, status }
@@ -657,7 +659,7 @@ impl RuleReader<'_> {
             self.refuse(refused, path, &fact);
             None
         });
-        replaced.unwrap_or(RedirectPath::Kept)
+        replaced.unwrap_or(RedirectPath::Unchanged)
     }
 
     fn cors(&mut self, raw: RawCorsFilter, path: &str, refused: &mut bool) -> CrossOrigin {
@@ -697,25 +699,29 @@ impl RuleReader<'_> {
         mut host: Option<&mut Option<Arc<str>>>,
     ) -> HeaderEdits {
         let mut pairs = |this: &mut Self, list: Vec<raw::RawNamedValue>| {
-            let mut kept = BTreeMap::<Arc<str>, Arc<str>>::new();
-            for one in list {
-                let name = one.name.to_ascii_lowercase();
+            let mut changes = BTreeMap::<Arc<str>, Arc<str>>::new();
+            for header in list {
+                let name = header.name.to_ascii_lowercase();
                 match &mut host {
-                    Some(host) if name == "host" => **host = Some(one.value),
-                    _ if name == "host" || !is_header_name(&name) || !is_text(&one.value) => {
+                    Some(host) if name == "host" => **host = Some(header.value),
+                    _ if name == "host" || !is_header_name(&name) || !is_text(&header.value) => {
                         this.refuse(refused, path, &format!("{name:?} is not a valid header"));
                     }
-                    _ => match command_operators::check(&one.value) {
+                    _ => match command_operators::check(&header.value) {
                         Ok(()) => {
-                            kept.entry(name.into()).or_insert(one.value);
+                            changes.entry(name.into()).or_insert(header.value);
                         }
                         Err(fact) => {
-                            this.refuse(refused, path, &format!("{name}: {:?} {fact}", one.value));
+                            this.refuse(
+                                refused,
+                                path,
+                                &format!("{name}: {:?} {fact}", header.value),
+                            );
                         }
                     },
                 }
             }
-            kept.into_iter().collect()
+            changes.into_iter().collect()
         };
         let set = pairs(self, raw.set);
         let add = pairs(self, raw.add);

@@ -90,8 +90,8 @@ impl GatewayRouteObjects {
     pub(super) fn addressed(&self, domain: &str) -> AddressedServices {
         let mut addressed = AddressedServices::default();
         // TCP connections are always distinguished by address.
-        let of_requests = self.joined.iter().filter(|(_, joined)| !joined.http.is_empty());
-        for ((host, clients), _) in of_requests {
+        let with_http = self.joined.iter().filter(|(_, joined)| !joined.http.is_empty());
+        for ((host, clients), _) in with_http {
             let service = host.service_in(domain).or_else(|| host.service_in(CLUSTERSET));
             if let Some((_, namespace)) = service {
                 addressed.insert(namespace.into(), clients.clone());
@@ -108,7 +108,7 @@ impl GatewayRouteObjects {
     ) -> VirtualService {
         let (mut rules, mut tls, mut tcp) = (Vec::new(), Vec::new(), Vec::new());
         for route in all.values() {
-            let origin = Arc::new(origin_of(route));
+            let origin = Arc::new(route_origin(route));
             let yields =
                 |parent: &&ParentService| all.values().any(|other| route.yields_to(parent, other));
             let parents = route.parents.iter().filter(|parent| parent.host == *host);
@@ -119,13 +119,13 @@ impl GatewayRouteObjects {
                 };
                 for rule in &route.connections {
                     let server_names = route.server_names.clone();
-                    let one = ConnectionMatch {
+                    let connection = ConnectionMatch {
                         port: parent.port,
                         server_names,
                         ..ConnectionMatch::default()
                     };
-                    let mut rule = TcpRule { matches: [one].into(), ..rule.clone() };
-                    rule.place.of = Some(Arc::clone(&origin));
+                    let mut rule = TcpRule { matches: [connection].into(), ..rule.clone() };
+                    rule.place.origin = Some(Arc::clone(&origin));
                     for to in rule.destinations.iter_mut().filter(|to| !to.invalid) {
                         to.invalid = !allowed(&*to);
                     }
@@ -135,18 +135,19 @@ impl GatewayRouteObjects {
                     // Otherwise each match would copy all matches.
                     let mut without_matches = rule.clone();
                     without_matches.matches = Box::default();
-                    for one in &rule.matches {
-                        let one = RequestMatch { port: parent.port, ..one.clone() };
+                    for request in &rule.matches {
+                        let request = RequestMatch { port: parent.port, ..request.clone() };
                         let mut rule = without_matches.clone();
-                        rule.matches = [one].into();
-                        rule.place.of = Some(Arc::clone(&origin));
+                        rule.matches = [request].into();
+                        rule.place.origin = Some(Arc::clone(&origin));
                         for to in rule.destinations.iter_mut().filter(|to| !to.invalid) {
                             to.invalid = !allowed(&*to);
                         }
                         if rule.mirrors.is_some() {
                             let mirrors = rule.mirrors.take().unwrap_or_default().into_vec();
-                            let kept = mirrors.into_iter().filter(|one| allowed(&one.destination));
-                            rule.mirrors = Some(kept.collect());
+                            let permitted =
+                                mirrors.into_iter().filter(|one| allowed(&one.destination));
+                            rule.mirrors = Some(permitted.collect());
                         }
                         rules.push(rule);
                     }
@@ -155,9 +156,9 @@ impl GatewayRouteObjects {
         }
         // The sort is stable: among equally specific rules, the older route comes first, then the
         // first rule of a route.
-        rules.sort_by_key(|one| (!is_of_grpc(one), one.matches.first().map(specificity)));
-        let own_ports = only_of_grpc(&rules);
-        let others = rules.iter().position(|one| !is_of_grpc(one)).unwrap_or(rules.len());
+        rules.sort_by_key(|one| (!is_grpc_rule(one), one.matches.first().map(specificity)));
+        let own_ports = closed_grpc_ports(&rules);
+        let others = rules.iter().position(|one| !is_grpc_rule(one)).unwrap_or(rules.len());
         rules.splice(others..others, own_ports);
         let oldest = all.values().next().expect("there are some while there is an entry");
         let meta = ObjectMeta {
@@ -168,11 +169,11 @@ impl GatewayRouteObjects {
             Some(namespace) => ExportTo::Namespaces(vec![namespace.clone()]),
             None => ExportTo::Public,
         };
-        let origin = origin_of(oldest);
+        let origin = route_origin(oldest);
         VirtualService {
             meta,
             origin: Arc::new(origin),
-            hosts: [HostPattern::of_service(host)].into(),
+            hosts: [HostPattern::for_service(host)].into(),
             gateways: [MESH.into()].into(),
             export_to,
             http: rules.into(),
@@ -181,20 +182,20 @@ impl GatewayRouteObjects {
     }
 }
 
-fn is_of_grpc(one: &HttpRule) -> bool {
-    one.place.of.as_ref().is_some_and(|origin| origin.kind == RouteKind::GrpcRoute)
+fn is_grpc_rule(rule: &HttpRule) -> bool {
+    rule.place.origin.as_ref().is_some_and(|origin| origin.kind == RouteKind::GrpcRoute)
 }
 
 /// Returns one rule for each port with GRPCRoutes, which keeps other routes away from the port.
-fn only_of_grpc(rules: &[HttpRule]) -> Vec<HttpRule> {
+fn closed_grpc_ports(rules: &[HttpRule]) -> Vec<HttpRule> {
     let port = |one: &HttpRule| one.matches.first().and_then(|one| one.port);
     let mut ports = BTreeMap::new();
-    for one in rules.iter().filter(|one| is_of_grpc(one)) {
-        if let Some(port) = port(one) {
-            ports.entry(port).or_insert(one.place.of.clone());
+    for rule in rules.iter().filter(|rule| is_grpc_rule(rule)) {
+        if let Some(port) = port(rule) {
+            ports.entry(port).or_insert(rule.place.origin.clone());
         }
     }
-    let closed = ports.into_iter().map(|(port, of)| {
+    let closed = ports.into_iter().map(|(port, origin)| {
         let every = RequestMatch { port: Some(port), ..RequestMatch::default() };
         let closed = FixedResponse { status: 404, body: None };
         let terms = RuleTerms {
@@ -202,13 +203,13 @@ fn only_of_grpc(rules: &[HttpRule]) -> Vec<HttpRule> {
             more: RareTerms { response: Some(Box::new(closed)), ..RareTerms::default() }.into(),
             ..RuleTerms::default()
         };
-        HttpRule { place: RulePlace { of, ..RulePlace::default() }, ..terms.into() }
+        HttpRule { place: RulePlace { origin: origin, ..RulePlace::default() }, ..terms.into() }
     });
-    let are_others = rules.iter().any(|one| !is_of_grpc(one));
+    let are_others = rules.iter().any(|one| !is_grpc_rule(one));
     closed.filter(|_| are_others).collect()
 }
 
-fn origin_of(route: &GatewayRoute) -> RouteOrigin {
+fn route_origin(route: &GatewayRoute) -> RouteOrigin {
     RouteOrigin {
         kind: match route.kind {
             "GRPCRoute" => RouteKind::GrpcRoute,
@@ -231,8 +232,8 @@ fn keys(route: &GatewayRoute) -> BTreeSet<JoinKey> {
 
 /// Returns the sort key of a match, the most specific first: by path, method, headers and query
 /// parameters.
-fn specificity(one: &RequestMatch) -> impl Ord + use<> {
-    let (kind, length) = match &one.path {
+fn specificity(request: &RequestMatch) -> impl Ord + use<> {
+    let (kind, length) = match &request.path {
         Some(PathMatch::Exact(path)) => (0, path.len()),
         Some(PathMatch::Segments(path) | PathMatch::Prefix(path)) => (1, path.len()),
         None => (1, 0),
@@ -241,9 +242,9 @@ fn specificity(one: &RequestMatch) -> impl Ord + use<> {
     (
         kind,
         Reverse(length),
-        one.method.is_none(),
-        Reverse(one.headers.len()),
-        Reverse(one.query.len()),
+        request.method.is_none(),
+        Reverse(request.headers.len()),
+        Reverse(request.query.len()),
     )
 }
 

@@ -68,7 +68,7 @@ struct ServerLoss<'a> {
 
 impl Gateways {
     /// Returns an empty set.
-    pub(super) fn of(scope: GatewayScope) -> Self {
+    pub(super) fn empty(scope: GatewayScope) -> Self {
         Self { all: OrdMap::default(), by_name: OrdMap::default(), scope }
     }
 
@@ -100,23 +100,23 @@ impl Gateways {
     }
 
     /// Iterates over the servers for TCP or forwarded TLS, of Gateways with a selector.
-    pub fn servers_of_bytes(&self) -> impl Iterator<Item = (&Arc<Gateway>, &GatewayServer)> {
+    pub fn tcp_servers(&self) -> impl Iterator<Item = (&Arc<Gateway>, &GatewayServer)> {
         use ServerProtocol::{Passthrough, Tcp, Tls};
         let takes_bytes =
             |server: &&GatewayServer| matches!(server.protocol, Tcp | Tls(_) | Passthrough);
         let gateways = self.all.values().filter(|one| one.selector.is_some());
-        gateways.flat_map(move |one| {
-            one.servers.iter().filter(takes_bytes).map(move |server| (one, server))
+        gateways.flat_map(move |gateway| {
+            gateway.servers.iter().filter(takes_bytes).map(move |server| (gateway, server))
         })
     }
 
     /// Returns the Ingress from which a Gateway was generated.
-    pub(super) fn ingress_of(&self, gateway: &ObjectMeta) -> Option<&ObjectMeta> {
+    pub(super) fn source_ingress(&self, gateway: &ObjectMeta) -> Option<&ObjectMeta> {
         self.all.get(gateway)?.ingress.as_ref()
     }
 
     /// Returns the Gateway that was generated from an Ingress.
-    pub fn of_ingress<'a>(&'a self, meta: &'a ObjectMeta) -> Option<&'a Arc<Gateway>> {
+    pub fn generated_from<'a>(&'a self, meta: &'a ObjectMeta) -> Option<&'a Arc<Gateway>> {
         self.all.values().find(|one| one.ingress.as_ref() == Some(meta))
     }
 
@@ -128,7 +128,7 @@ impl Gateways {
     }
 
     /// Iterates over the ports of the servers of the Gateway with this name, `NAMESPACE/NAME`.
-    pub fn ports_of(&self, name: &str) -> impl Iterator<Item = u16> {
+    pub fn server_ports(&self, name: &str) -> impl Iterator<Item = u16> {
         self.named(name).into_iter().flat_map(|one| one.servers.iter().map(|server| server.port))
     }
 
@@ -212,7 +212,7 @@ impl Gateways {
 
     /// Returns the reasons why gateways in the list of a VirtualService cannot serve it. If not all
     /// Gateways are known, an unknown one may exist and gives no reason.
-    pub fn reasons_of(&self, service: &VirtualService, all_known: bool) -> Vec<Reason> {
+    pub fn binding_reasons(&self, service: &VirtualService, has_all_gateways: bool) -> Vec<Reason> {
         let named = service.gateways.iter().enumerate().filter(|(_, name)| name.contains('/'));
         let reason = |(at, name): (usize, &Arc<str>)| {
             let serves = |gateway: &Gateway| {
@@ -220,7 +220,7 @@ impl Gateways {
                 !common_hosts(all, service).is_empty()
             };
             let text = match self.named(name) {
-                None if !all_known => return None,
+                None if !has_all_gateways => return None,
                 None => {
                     format!("Gateway {name} does not exist: this object is not served through it")
                 }
@@ -292,33 +292,32 @@ fn unserved_rule(
     port: Option<u16>,
     source: &SourceMatch,
 ) -> Option<Reason> {
-    let asked = &source.gateways;
-    if !asked.is_empty() && !asked.iter().any(|name| service.gateways.contains(name)) {
+    let listed = &source.gateways;
+    if !listed.is_empty() && !listed.iter().any(|name| service.gateways.contains(name)) {
         let text = format!(
             "{} is not in the gateways of the object: nothing matches it",
-            asked.join(", ")
+            listed.join(", ")
         );
         return Some(Reason::lost(&codes::GATEWAY_UNBOUND, format!("{path}.gateways"), text));
     }
-    let is_asked = |name: &Arc<str>| asked.is_empty() || asked.contains(name);
-    let may_be_for_sidecars = service.is_for_mesh() && is_asked(&Arc::from(MESH));
+    let is_listed = |name: &Arc<str>| listed.is_empty() || listed.contains(name);
+    let may_be_for_sidecars = service.is_for_mesh() && is_listed(&Arc::from(MESH));
     if may_be_for_sidecars || servers.is_empty() {
         return None;
     }
-    let of_gateways: Vec<_> = servers.iter().filter(|(name, _)| is_asked(name)).collect();
-    let ports: BTreeSet<u16> = of_gateways.iter().map(|(_, server)| server.port).collect();
-    let list_of =
+    let matching: Vec<_> = servers.iter().filter(|(name, _)| is_listed(name)).collect();
+    let ports: BTreeSet<u16> = matching.iter().map(|(_, server)| server.port).collect();
+    let join_ports =
         |ports: &BTreeSet<u16>| ports.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
     if let Some(port) = port.filter(|port| !ports.contains(port)) {
         let text = format!(
             "no server of its Gateways for these hosts has port {port}; they have {}: nothing \
              matches it",
-            list_of(&ports)
+            join_ports(&ports)
         );
         return Some(Reason::lost(&codes::TRAFFIC_PORT, format!("{path}.port"), text));
     }
-    let at_port =
-        of_gateways.iter().filter(|(_, server)| port.is_none_or(|one| one == server.port));
+    let at_port = matching.iter().filter(|(_, server)| port.is_none_or(|one| one == server.port));
     let mut at_port = at_port.peekable();
     at_port.peek()?;
     if at_port.any(|(_, server)| list.is_for(&server.protocol)) {
@@ -364,7 +363,7 @@ fn common_hosts<'s>(
 
 impl PlacedServer<'_> {
     /// Returns the hosts of a VirtualService that it serves.
-    pub fn hosts_of<'s>(&'s self, service: &'s VirtualService) -> BTreeSet<&'s HostPattern> {
+    pub fn served_hosts<'s>(&'s self, service: &'s VirtualService) -> BTreeSet<&'s HostPattern> {
         common_hosts(self.hosts.iter().copied(), service)
     }
 }
@@ -385,7 +384,7 @@ fn merged_with_losses<'a>(
     let mut ports = BTreeMap::<(u16, Option<IpAddr>), GatewayPort<'a>>::new();
     // TLS hosts, each with the server that has it.
     type HostAt<'a> = (u16, Option<IpAddr>, &'a HostPattern);
-    let mut taken = BTreeMap::<HostAt<'a>, (&'a Arc<Gateway>, &'a GatewayServer)>::new();
+    let mut tls_hosts = BTreeMap::<HostAt<'a>, (&'a Arc<Gateway>, &'a GatewayServer)>::new();
     let mut losses = Vec::new();
     for (gateway, server) in
         gateways.flat_map(|gateway| gateway.servers.iter().map(move |server| (gateway, server)))
@@ -422,7 +421,7 @@ fn merged_with_losses<'a>(
             _ => {}
         }
         for host in std::mem::take(&mut placed.hosts) {
-            match taken.entry((number, bind, &host.host)) {
+            match tls_hosts.entry((number, bind, &host.host)) {
                 std::collections::btree_map::Entry::Occupied(winner) => {
                     let (winner, first) = *winner.get();
                     // In TLS, the same host for several namespaces is a single server name.
@@ -490,9 +489,9 @@ impl GatewayObjects {
             return Vec::new();
         }
         // A proxy that one selector matches is also matched by selectors with fewer labels.
-        let whose = |one: &Gateway| match gateways.scope {
+        let whose = |gateway: &Gateway| match gateways.scope {
             GatewayScope::AnyNamespace => Namespace::default(),
-            GatewayScope::OwnNamespace => one.meta.namespace.clone(),
+            GatewayScope::OwnNamespace => gateway.meta.namespace.clone(),
         };
         let selectors: BTreeSet<_> =
             gateways.all.values().map(|one| (whose(one), one.selector.clone())).collect();
@@ -500,9 +499,9 @@ impl GatewayObjects {
         for (namespace, selector) in selectors {
             let labels = selector.as_deref().cloned().unwrap_or_default();
             let (_, losses) = merged_with_losses(gateways.selecting(&namespace, &labels), Some);
-            let is_of =
+            let is_in_group =
                 |gateway: &Gateway| gateway.selector == selector && whose(gateway) == namespace;
-            for loss in losses.iter().filter(|loss| is_of(loss.gateway)) {
+            for loss in losses.iter().filter(|loss| is_in_group(loss.gateway)) {
                 now.entry(loss.gateway.meta.clone()).or_default().push(loss.reason());
             }
         }
@@ -519,7 +518,7 @@ impl GatewayObjects {
 impl ServerLoss<'_> {
     fn reason(&self) -> Reason {
         let (port, winner) = (self.server.port, self.winner.title());
-        let server = self.gateway.path_of(self.server);
+        let server = self.gateway.server_path(self.server);
         let (path, text) = match self.host {
             None => (
                 server,

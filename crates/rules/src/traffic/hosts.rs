@@ -85,7 +85,7 @@ impl HostPattern {
     }
 
     /// Returns the pattern for the name of a service, which may be a wildcard.
-    pub fn of_service(hostname: &Hostname) -> Self {
+    pub fn for_service(hostname: &Hostname) -> Self {
         let name = hostname.as_str().to_ascii_lowercase();
         match name.strip_prefix('*') {
             Some(suffix) => Self::Under(suffix.into()),
@@ -306,12 +306,12 @@ mod tests {
 
     #[test]
     fn intersection_of_two_patterns_is_the_narrower() {
-        let of = |a: &str, b: &str| pattern(a).narrower(&pattern(b)).map(ToString::to_string);
-        assert_eq!(of("*.b.com", "a.b.com").as_deref(), Some("a.b.com"));
-        assert_eq!(of("*.a.b.com", "*.b.com").as_deref(), Some("*.a.b.com"));
-        assert_eq!(of("*", "*.b.com").as_deref(), Some("*.b.com"));
-        assert_eq!(of("*.b.com", "*.c.com"), None);
-        assert_eq!(of("a.com", "b.com"), None);
+        let narrower = |a: &str, b: &str| pattern(a).narrower(&pattern(b)).map(ToString::to_string);
+        assert_eq!(narrower("*.b.com", "a.b.com").as_deref(), Some("a.b.com"));
+        assert_eq!(narrower("*.a.b.com", "*.b.com").as_deref(), Some("*.a.b.com"));
+        assert_eq!(narrower("*", "*.b.com").as_deref(), Some("*.b.com"));
+        assert_eq!(narrower("*.b.com", "*.c.com"), None);
+        assert_eq!(narrower("a.com", "b.com"), None);
     }
 
     #[test]

@@ -75,7 +75,7 @@ enum TrafficKind {
 }
 
 impl TrafficKind {
-    fn of(key: &ObjectKey) -> Option<Self> {
+    fn from_key(key: &ObjectKey) -> Option<Self> {
         match (&*key.group, &*key.kind) {
             (ISTIO_NETWORKING, "DestinationRule") => Some(Self::DestinationRule),
             (ISTIO_NETWORKING, "Gateway") => Some(Self::Gateway),
@@ -185,7 +185,7 @@ type ReadOutcome = Result<(TrafficObject, Vec<Reason>), Reason>;
 /// Handling of the last valid version of an object that cannot be read any more.
 #[derive(Debug, Clone, Copy)]
 enum EarlierForm {
-    StandsIn,
+    IsActive,
     IsForgotten,
 }
 
@@ -211,7 +211,7 @@ pub struct TrafficIndex {
     news: Vec<(ObjectKey, Reason)>,
     /// The versions from before a restart, until the first `apply`.
     remembered: Collection,
-    heard: bool,
+    is_initialized: bool,
     budget: ObjectBudget,
 }
 
@@ -220,7 +220,7 @@ impl TrafficIndex {
     pub fn new(settings: KindSettings) -> Self {
         Self {
             traffic: Traffic {
-                gateways: Gateways::of(settings.gateway_scope),
+                gateways: Gateways::empty(settings.gateway_scope),
                 ..Traffic::default()
             },
             settings,
@@ -235,7 +235,7 @@ impl TrafficIndex {
             ingresses: IngressObjects::default(),
             news: Vec::new(),
             remembered: Collection::default(),
-            heard: false,
+            is_initialized: false,
             budget: ObjectBudget::default(),
         }
     }
@@ -257,7 +257,7 @@ impl TrafficIndex {
     /// the order and the resource versions of the objects have no effect. The first call always
     /// returns an update.
     pub fn apply(&mut self, objects: &Collection) -> Option<TrafficUpdate> {
-        self.take(objects, EarlierForm::StandsIn)
+        self.take(objects, EarlierForm::IsActive)
     }
 
     /// Rolls back to an earlier set of active objects. Exactly these versions become active: the
@@ -272,7 +272,7 @@ impl TrafficIndex {
         let mut changes = TrafficChanges::default();
         let mut causes = Causes::default();
         for difference in filling(objects.differences(&before)) {
-            let Some(kind) = TrafficKind::of(difference.key) else { continue };
+            let Some(kind) = TrafficKind::from_key(difference.key) else { continue };
             let key = difference.key;
             let touched = match difference.now {
                 Some(object) => self.put(kind, key, (object, earlier), &mut changes),
@@ -290,7 +290,7 @@ impl TrafficIndex {
         self.remembered = Collection::default();
         self.join_routes(&mut changes);
         self.note_news();
-        let first = !std::mem::replace(&mut self.heard, true);
+        let first = !std::mem::replace(&mut self.is_initialized, true);
         (first || !changes.is_empty()).then(|| TrafficUpdate {
             traffic: Arc::new(self.traffic.clone()),
             changes,
@@ -305,7 +305,7 @@ impl TrafficIndex {
         let mut changes = TrafficChanges::default();
         for difference in filling(objects.differences(&before)) {
             let key = difference.key;
-            if TrafficKind::of(key).is_none() {
+            if TrafficKind::from_key(key).is_none() {
                 continue;
             }
             match (reports.get_key_value(key), difference.now) {
@@ -318,12 +318,12 @@ impl TrafficIndex {
         self.join_routes(&mut changes);
         self.note_news();
         self.news.clear();
-        self.heard = true;
+        self.is_initialized = true;
     }
 
     /// Replaces all objects by the objects of `others` and of a cluster, `own`. Only the latter are
     /// parsed; `own_before` is its value in the previous call. Returns `None` if nothing changes.
-    pub(super) fn take_beside(
+    pub(super) fn apply_with_shared(
         &mut self,
         others: &Self,
         [own_before, own]: [&Collection; 2],
@@ -337,7 +337,7 @@ impl TrafficIndex {
         let before = std::mem::replace(&mut self.objects, objects.clone());
         let (mut changes, mut causes) = (TrafficChanges::default(), Causes::default());
         for difference in objects.differences(&before) {
-            let Some(kind) = TrafficKind::of(difference.key) else { continue };
+            let Some(kind) = TrafficKind::from_key(difference.key) else { continue };
             let key = difference.key;
             let read = others.reports.get_key_value(key);
             let was_own = || own_before.get(key).is_some();
@@ -349,7 +349,7 @@ impl TrafficIndex {
                 (Some(object), None) => {
                     // Another object with the same name is not an earlier version of this one.
                     let earlier = match own_before.get(key) {
-                        Some(_) => EarlierForm::StandsIn,
+                        Some(_) => EarlierForm::IsActive,
                         None => EarlierForm::IsForgotten,
                     };
                     self.put(kind, key, (object, earlier), &mut changes)
@@ -385,7 +385,7 @@ impl TrafficIndex {
 
     /// Returns a replica for the proxies of a cluster that has dedicated objects.
     pub(super) fn replica_for(&self, cluster: &ClusterId) -> Self {
-        self.replica().with_budget(self.budget.of_cluster(cluster))
+        self.replica().with_budget(self.budget.for_cluster(cluster))
     }
 
     /// Returns the active versions of the objects of supported kinds.
@@ -401,8 +401,8 @@ impl TrafficIndex {
     /// Activates the merged routes of the Gateway API and of Ingresses.
     fn join_routes(&mut self, changes: &mut TrafficChanges) {
         let exchanges = self.gateway_routes.take_exchanges(&self.settings.domain);
-        let has_requests = |one: &Option<Arc<VirtualService>>| {
-            one.as_ref().is_some_and(|one| !one.http.is_empty())
+        let has_requests = |service: &Option<Arc<VirtualService>>| {
+            service.as_ref().is_some_and(|one| !one.http.is_empty())
         };
         if exchanges.iter().any(|(before, now)| has_requests(before) != has_requests(now)) {
             let addressed = self.gateway_routes.addressed(&self.settings.domain);
@@ -442,18 +442,18 @@ impl TrafficIndex {
         });
         let news = self.gateways.take_news(&self.traffic.gateways);
         self.news.extend(news.into_iter().map(|(meta, reason)| {
-            let key = match self.traffic.gateways.ingress_of(&meta) {
-                Some(ingress) => key_of(INGRESS_API, TrafficKind::Ingress, ingress.clone()),
-                None => key_of(ISTIO_NETWORKING, TrafficKind::Gateway, meta),
+            let key = match self.traffic.gateways.source_ingress(&meta) {
+                Some(ingress) => object_key(INGRESS_API, TrafficKind::Ingress, ingress.clone()),
+                None => object_key(ISTIO_NETWORKING, TrafficKind::Gateway, meta),
             };
             (key, reason)
         }));
         let news = self.ingresses.take_news();
-        let all = news.into_iter().map(|(origin, reason)| (key_of_origin(&origin), reason));
+        let all = news.into_iter().map(|(origin, reason)| (origin_key(&origin), reason));
         self.news.extend(all);
         let services = (&self.traffic.virtual_services, self.settings.host_sharing);
         let news = self.virtual_services.take_news(services, &self.traffic.gateways);
-        let all = news.into_iter().map(|(origin, reason)| (key_of_origin(&origin), reason));
+        let all = news.into_iter().map(|(origin, reason)| (origin_key(&origin), reason));
         self.news.extend(all);
     }
 
@@ -463,11 +463,11 @@ impl TrafficIndex {
             return None;
         }
         let objects = self.objects.clone();
-        let heard = self.heard;
-        let mut anew = Self::new(settings).with_budget(self.budget.clone());
-        if !heard {
-            anew.remembered = std::mem::take(&mut self.remembered);
-            *self = anew;
+        let is_initialized = self.is_initialized;
+        let mut rebuilt = Self::new(settings).with_budget(self.budget.clone());
+        if !is_initialized {
+            rebuilt.remembered = std::mem::take(&mut self.remembered);
+            *self = rebuilt;
             return None;
         }
         // The last valid versions are read first, so that they stay active.
@@ -475,34 +475,34 @@ impl TrafficIndex {
             .reports
             .iter()
             .filter_map(|(key, report)| Some((ObjectKey::clone(key), report.good()?.0.clone())));
-        anew.apply(&good.collect());
-        let mut update = anew.apply(&objects);
+        rebuilt.apply(&good.collect());
+        let mut update = rebuilt.apply(&objects);
         if let Some(update) = &mut update {
             update.causes = Causes::default();
         }
-        let changes = self.changes_to(&anew);
-        let traffic = Arc::new(anew.traffic.clone());
-        *self = anew;
+        let changes = self.changes_to(&rebuilt);
+        let traffic = Arc::new(rebuilt.traffic.clone());
+        *self = rebuilt;
         Some(TrafficUpdate { traffic, changes, causes: Causes::default() })
     }
 
     /// Returns the parts that may differ if the second index becomes active: everything that either
     /// index mentions.
-    pub(super) fn changes_to(&self, anew: &Self) -> TrafficChanges {
+    pub(super) fn changes_to(&self, after: &Self) -> TrafficChanges {
         let mut changes =
             TrafficChanges { selectors: true, gateways: true, ..TrafficChanges::default() };
         changes.hosts.extend(self.traffic.destination_rules.hosts());
-        changes.hosts.extend(anew.traffic.destination_rules.hosts());
-        for traffic in [&self.traffic, &anew.traffic] {
+        changes.hosts.extend(after.traffic.destination_rules.hosts());
+        for traffic in [&self.traffic, &after.traffic] {
             changes.hosts.extend(traffic.virtual_services.hosts().cloned());
         }
-        changes.every_scope |= anew.traffic.telemetries != self.traffic.telemetries;
-        changes.every_scope |= anew.traffic.envoy_filters != self.traffic.envoy_filters;
-        match anew.traffic.sidecars.differing(&self.traffic.sidecars) {
+        changes.every_scope |= after.traffic.telemetries != self.traffic.telemetries;
+        changes.every_scope |= after.traffic.envoy_filters != self.traffic.envoy_filters;
+        match after.traffic.sidecars.differing(&self.traffic.sidecars) {
             Some(scopes) => changes.scopes.extend(scopes),
             None => changes.every_scope = true,
         }
-        changes.every_scope |= anew.traffic.addressed != self.traffic.addressed;
+        changes.every_scope |= after.traffic.addressed != self.traffic.addressed;
         changes
     }
 
@@ -518,12 +518,12 @@ impl TrafficIndex {
 
     /// Returns the last valid versions of objects that are refused now.
     pub fn stand_ins(&self) -> Vec<StandIn> {
-        let of = |(key, report): (&Arc<ObjectKey>, &Arc<TrafficReport>)| {
+        let stand_in = |(key, report): (&Arc<ObjectKey>, &Arc<TrafficReport>)| {
             let (good, _) = report.good().filter(|_| report.state.refused)?;
             let (key, now) = (ObjectKey::clone(key), self.objects.get(key)?.clone());
             Some(StandIn { key, now, good: good.clone() })
         };
-        self.reports.iter().filter_map(of).collect()
+        self.reports.iter().filter_map(stand_in).collect()
     }
 
     /// Reads and applies an object. Returns whether anything changed.
@@ -538,14 +538,14 @@ impl TrafficIndex {
         let before = self.reports.get(key);
         let was = match (earlier, before) {
             (EarlierForm::IsForgotten, _) => None,
-            (EarlierForm::StandsIn, None) => self.remembered_form(kind, key, object),
-            (EarlierForm::StandsIn, Some(report)) => {
+            (EarlierForm::IsActive, None) => self.remembered_form(kind, key, object),
+            (EarlierForm::IsActive, Some(report)) => {
                 let good = report.good();
                 good.map(|(stored, read)| ((stored.clone(), read.clone()), report.is_faulty))
             }
         };
         let read = match bounds::to_value(key, object) {
-            Ok(value) => kind.read(ObjectMeta::of(key, &value), &value, &self.settings),
+            Ok(value) => kind.read(ObjectMeta::from_object(key, &value), &value, &self.settings),
             Err(excess) => Err(Reason::lost(&codes::OBJECT_SURPLUS, excess.path.clone(), excess)),
         };
         let read = read.and_then(|read| self.budget_fault().map_or(Ok(read), Err));
@@ -602,7 +602,7 @@ impl TrafficIndex {
         let is_guarded = good.is_none() && kind == TrafficKind::DestinationRule;
         let guard = is_guarded.then(|| {
             let value = object.to_value();
-            DestinationRule::guard(ObjectMeta::of(key, &value), &value, &self.settings)
+            DestinationRule::guard(ObjectMeta::from_object(key, &value), &value, &self.settings)
         });
         let guard = guard.flatten().map(|rule| TrafficObject::DestinationRule(Arc::new(rule)));
         let new = new_reasons(&state.reasons, given);
@@ -610,7 +610,7 @@ impl TrafficIndex {
         let mut state = Arc::new(state);
         self.shared.states.share(&mut state);
         let report = match good {
-            Some((good, is_faulty)) => TrafficReport::of(good, is_faulty, state),
+            Some((good, is_faulty)) => TrafficReport::from_parts(good, is_faulty, state),
             None => TrafficReport::guarded(guard, state),
         };
         let new = report.in_force().cloned();
@@ -663,7 +663,7 @@ impl TrafficIndex {
         let stored = self.remembered.get(key).filter(|stored| *stored != now)?;
         let value = bounds::to_value(key, stored).ok()?;
         let (read, reasons) =
-            kind.read(ObjectMeta::of(key, &value), &value, &self.settings).ok()?;
+            kind.read(ObjectMeta::from_object(key, &value), &value, &self.settings).ok()?;
         Some(((stored.clone(), read), has_faults(kind, &reasons)))
     }
 
@@ -769,7 +769,7 @@ fn has_faults(kind: TrafficKind, reasons: &[Reason]) -> bool {
     kind.keeps_valid_version() && reasons.iter().any(Reason::is_fault)
 }
 
-fn key_of(group: &str, kind: TrafficKind, meta: ObjectMeta) -> ObjectKey {
+fn object_key(group: &str, kind: TrafficKind, meta: ObjectMeta) -> ObjectKey {
     ObjectKey {
         kind: kind.name().into(),
         group: group.into(),
@@ -779,7 +779,7 @@ fn key_of(group: &str, kind: TrafficKind, meta: ObjectMeta) -> ObjectKey {
 }
 
 /// Returns the key of the object that rules come from.
-fn key_of_origin(origin: &RouteOrigin) -> ObjectKey {
+fn origin_key(origin: &RouteOrigin) -> ObjectKey {
     let (group, kind) = match origin.kind {
         RouteKind::HttpRoute => (GATEWAY_API, TrafficKind::HttpRoute),
         RouteKind::GrpcRoute => (GATEWAY_API, TrafficKind::GrpcRoute),
@@ -789,7 +789,7 @@ fn key_of_origin(origin: &RouteOrigin) -> ObjectKey {
         RouteKind::VirtualService => (ISTIO_NETWORKING, TrafficKind::VirtualService),
     };
     let RouteOrigin { namespace, name, .. } = origin.clone();
-    key_of(group, kind, ObjectMeta { created: 0, name, namespace })
+    object_key(group, kind, ObjectMeta { created: 0, name, namespace })
 }
 
 #[cfg(test)]

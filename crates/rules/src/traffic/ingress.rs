@@ -52,7 +52,7 @@ pub enum IngressClassName {
     /// The annotation `kubernetes.io/ingress.class`.
     Annotated(Arc<str>),
     /// The name of an IngressClass.
-    OfClass(Arc<str>),
+    Class(Arc<str>),
 }
 
 /// A rule for requests to a host.
@@ -117,7 +117,7 @@ impl Ingress {
         let (raw, reasons) = object::body::<RawIngress>(object)?;
         let class = match (annotation(object, CLASS_ANNOTATION), raw.ingress_class_name) {
             (Some(class), _) => IngressClassName::Annotated(class.into()),
-            (None, Some(class)) if !class.is_empty() => IngressClassName::OfClass(class.into()),
+            (None, Some(class)) if !class.is_empty() => IngressClassName::Class(class.into()),
             (None, _) => IngressClassName::Unnamed,
         };
         let mut reader = IngressReader { meta: &meta, settings, reasons };
@@ -145,8 +145,8 @@ impl Ingress {
             // for hosts without a rule.
             let destinations = reader.destinations(backend, "spec.defaultBackend");
             let rule = HttpRule { destinations, ..HttpRule::default() };
-            let of = |host| IngressRule { host, rule: rule.clone() };
-            rules.extend(hosts.into_iter().map(of));
+            let to_backend = |host| IngressRule { host, rule: rule.clone() };
+            rules.extend(hosts.into_iter().map(to_backend));
         }
         // The sort is stable: the rules of one host keep their order.
         rules.sort_by(|one, other| one.host.cmp(&other.host));
@@ -177,7 +177,7 @@ impl Ingress {
     }
 
     /// Returns the rules for a host, in their order.
-    pub fn rules_of(&self, host: &HostPattern) -> &[IngressRule] {
+    pub fn rules_for(&self, host: &HostPattern) -> &[IngressRule] {
         let start = self.rules.partition_point(|rule| rule.host < *host);
         let end = self.rules.partition_point(|rule| rule.host <= *host);
         &self.rules[start..end]
@@ -203,16 +203,14 @@ impl Ingress {
                 "its annotation has the class {class:?}, but the class of the mesh is \
                              {own}"
             )),
-            IngressClassName::OfClass(name) => {
-                match classes.find(|class| class.meta.name == *name) {
-                    None => Err(format!("IngressClass {name} does not exist")),
-                    Some(class) if class.controller == INGRESS_CONTROLLER => Ok(()),
-                    Some(class) => Err(format!(
-                        "the controller of IngressClass {name} is {:?}, not {INGRESS_CONTROLLER}",
-                        class.controller
-                    )),
-                }
-            }
+            IngressClassName::Class(name) => match classes.find(|class| class.meta.name == *name) {
+                None => Err(format!("IngressClass {name} does not exist")),
+                Some(class) if class.controller == INGRESS_CONTROLLER => Ok(()),
+                Some(class) => Err(format!(
+                    "the controller of IngressClass {name} is {:?}, not {INGRESS_CONTROLLER}",
+                    class.controller
+                )),
+            },
             IngressClassName::Unnamed => {
                 // If there are several default classes, API servers use the youngest one, too.
                 let default = classes.filter(|class| class.is_default);

@@ -133,20 +133,20 @@ impl IngressObjects {
                 enter(&mut self.by_tls, host, meta, is_there);
             }
         }
-        let tls = |one: &Option<Arc<Ingress>>| -> BTreeSet<HostPattern> {
-            one.iter().flat_map(|one| one.tls_hosts().cloned()).collect()
+        let tls = |ingress: &Option<Arc<Ingress>>| -> BTreeSet<HostPattern> {
+            ingress.iter().flat_map(|one| one.tls_hosts().cloned()).collect()
         };
         let (tls_before, tls_now) = (tls(&before), tls(&now));
         let differing: BTreeSet<_> = tls_before.symmetric_difference(&tls_now).collect();
-        let held = self.by_host.keys().filter(|host| {
+        let touched = self.by_host.keys().filter(|host| {
             let wider = || [HostPattern::all()].into_iter().chain(wider(host));
             differing.contains(host) || wider().any(|pattern| differing.contains(&pattern))
         });
         if !differing.is_empty() {
-            self.touched_hosts.extend(held.cloned());
+            self.touched_hosts.extend(touched.cloned());
         }
         self.followed.extend(now.iter().map(|now| (meta.clone(), Arc::clone(now))));
-        let now = now.map(|ingress| Arc::new(gateway_of(&ingress, settings)));
+        let now = now.map(|ingress| Arc::new(ingress_gateway(&ingress, settings)));
         let before = match &now {
             Some(now) => self.gateways.insert(meta.clone(), Arc::clone(now)),
             None => self.gateways.remove(meta),
@@ -160,9 +160,9 @@ impl IngressObjects {
         let oldest = naming.first()?;
         let mut rules = Vec::new();
         for ingress in naming.iter().filter_map(|meta| self.followed.get(meta)) {
-            let origin = Arc::new(RouteOrigin::of_ingress(&ingress.meta));
-            for IngressRule { rule, .. } in ingress.rules_of(host) {
-                let place = RulePlace { of: Some(Arc::clone(&origin)), ..rule.place.clone() };
+            let origin = Arc::new(RouteOrigin::for_ingress(&ingress.meta));
+            for IngressRule { rule, .. } in ingress.rules_for(host) {
+                let place = RulePlace { origin: Some(Arc::clone(&origin)), ..rule.place.clone() };
                 rules.push(HttpRule { place, ..rule.clone() });
             }
         }
@@ -178,7 +178,7 @@ impl IngressObjects {
                 name: format!("{}~ingress~{host}", oldest.name).into(),
                 ..oldest.clone()
             },
-            origin: Arc::new(RouteOrigin::of_ingress(oldest)),
+            origin: Arc::new(RouteOrigin::for_ingress(oldest)),
             hosts: [host.clone()].into(),
             gateways: gateways.map(|gateway| Arc::clone(&gateway.name)).collect(),
             export_to: ExportTo::Public,
@@ -188,7 +188,7 @@ impl IngressObjects {
     }
 
     fn note_losses(&mut self, host: &HostPattern, now: Option<&VirtualService>) {
-        let losses = now.map_or_else(Vec::new, |service| taken_paths(host, service.http.iter()));
+        let losses = now.map_or_else(Vec::new, |service| shadowed_paths(host, service.http.iter()));
         let before = self.given.remove(host).unwrap_or_default();
         self.news.extend(losses.iter().filter(|one| !before.contains(one)).cloned());
         if !losses.is_empty() {
@@ -222,7 +222,7 @@ fn routers(settings: &KindSettings) -> Option<RuleSelector> {
 
 /// Returns the Gateway for an Ingress. The name equals that in Istio, because EnvoyFilters of users
 /// may match it.
-fn gateway_of(ingress: &Ingress, settings: &KindSettings) -> Gateway {
+fn ingress_gateway(ingress: &Ingress, settings: &KindSettings) -> Gateway {
     let ObjectMeta { created, name, namespace } = &ingress.meta;
     let meta = ObjectMeta {
         created: *created,
@@ -248,7 +248,7 @@ fn gateway_of(ingress: &Ingress, settings: &KindSettings) -> Gateway {
         let port_name = format!("https-{in_tls}-ingress-{name}-{namespace}-{}", tls.place);
         let hosts = tls.hosts.iter().map(|host| ServerHost { namespace: None, host: host.clone() });
         let certificate = ServerTls {
-            clients: TlsClients::Anybody,
+            clients: TlsClients::Any,
             credentials: [Arc::clone(&tls.secret)].into(),
             files: Box::default(),
             roots_file: None,
@@ -288,17 +288,18 @@ fn precedence(rule: &HttpRule) -> impl Ord + use<> {
 /// Returns the rules for a host that have no effect, because an earlier rule matches all of their
 /// requests. `rules` must be in the order of evaluation. Each result contains the origin of the
 /// rule and the reason.
-pub fn taken_paths<'a>(
+pub fn shadowed_paths<'a>(
     host: &HostPattern,
     rules: impl Iterator<Item = &'a HttpRule>,
 ) -> Vec<(Arc<RouteOrigin>, Reason)> {
     let mut first = HashMap::<Option<&PathMatch>, &HttpRule>::new();
-    let mut taken = Vec::new();
+    let mut shadowed = Vec::new();
     for rule in rules {
-        let RulePlace { of: Some(origin), .. } = &rule.place else { continue };
+        let RulePlace { origin: Some(origin), .. } = &rule.place else { continue };
         let path = rule.matches.first().and_then(|one| one.path.as_ref());
         let winner = *first.entry(path).or_insert(rule);
-        let Some(other) = winner.place.of.as_ref().filter(|_| !std::ptr::eq(winner, rule)) else {
+        let Some(other) = winner.place.origin.as_ref().filter(|_| !std::ptr::eq(winner, rule))
+        else {
             continue;
         };
         // An object may have a path for all requests in addition to its default backend.
@@ -307,15 +308,15 @@ pub fn taken_paths<'a>(
         }
         let text = format!(
             "its requests for {host} belong to {} of Ingress {}/{}, which takes precedence",
-            other.path_of(&winner.place),
+            other.http_rule_path(&winner.place),
             other.namespace,
             other.name
         );
-        let path = origin.path_of(&rule.place);
+        let path = origin.http_rule_path(&rule.place);
         let reason = Reason::lost(&codes::INGRESS_PATH_TAKEN, path, text);
-        taken.push((Arc::clone(origin), reason));
+        shadowed.push((Arc::clone(origin), reason));
     }
-    taken
+    shadowed
 }
 
 #[cfg(test)]

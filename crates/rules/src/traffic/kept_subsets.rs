@@ -48,16 +48,16 @@ pub struct MissedSubsets {
 
 /// The configuration in the objects, with retained and early subsets.
 #[derive(Debug, Clone, Default)]
-pub struct KeptSubsets {
+pub struct RetainedSubsets {
     given: Arc<Traffic>,
-    kept: Vec<KeptSubset>,
+    retained: Vec<RetainedSubset>,
     /// Early subsets, whose rules are not active yet.
     ahead: Vec<RuleSubset>,
     /// Subsets that no published version contains yet.
     unpublished: Vec<RuleSubset>,
     /// Subsets whose last route was removed recently, with the same deadline as
-    /// [`KeptSubset::until`].
-    left: BTreeMap<SubsetKey, Option<Instant>>,
+    /// [`RetainedSubset::until`].
+    unrouted: BTreeMap<SubsetKey, Option<Instant>>,
 }
 
 /// A subset and a rule that contains it.
@@ -68,20 +68,20 @@ struct RuleSubset {
 }
 
 #[derive(Debug, Clone)]
-struct KeptSubset {
+struct RetainedSubset {
     /// The subset, with the last version of the rule that contained it.
     subset: RuleSubset,
     /// Whether a rule routes to it.
-    is_led_to: bool,
+    is_routed_to: bool,
     /// Time at which it expires; `None` until the next call of `expire`.
     until: Option<Instant>,
 }
 
-impl KeptSubsets {
+impl RetainedSubsets {
     /// Returns the subsets that would be retained if the configuration changed from `now` to
     /// `then`. Each result contains the rule that has the subset now, and an object that would
     /// still route to it.
-    pub fn foreseen(
+    pub fn predict(
         now: &Arc<Traffic>,
         then: &Arc<Traffic>,
         target: impl Fn(&Hostname) -> Hostname,
@@ -89,19 +89,19 @@ impl KeptSubsets {
         let mut subsets = Self::default();
         subsets.take(Arc::clone(now), &target);
         subsets.take(Arc::clone(then), &target);
-        let leading = |one: &RuleSubset| {
+        let leading = |subset: &RuleSubset| {
             let mut all = then.virtual_services.all();
             let first = all.find(|routed| {
-                let led = routed.destinations().filter(|to| to.subset == one.name);
-                one.is_among(&led.map(|to| key_of(to, &target)).collect())
+                let destinations = routed.destinations().filter(|to| to.subset == subset.name);
+                subset.is_among(&destinations.map(|to| subset_key(to, &target)).collect())
             });
             first.map(|routed| routed.service.meta.clone())
         };
-        let led = |KeptSubset { subset, .. }: KeptSubset| {
+        let routed = |RetainedSubset { subset, .. }: RetainedSubset| {
             let by = leading(&subset)?;
             Some((subset.rule, subset.name, by))
         };
-        subsets.kept.into_iter().filter_map(led).collect()
+        subsets.retained.into_iter().filter_map(routed).collect()
     }
 
     /// Replaces the configuration. Returns the rules of subsets that are not retained any more,
@@ -112,51 +112,51 @@ impl KeptSubsets {
         target: impl Fn(&Hostname) -> Hostname,
     ) -> Vec<Arc<DestinationRule>> {
         let before = std::mem::replace(&mut self.given, given);
-        let left = before.virtual_services.destinations_beyond(&self.given.virtual_services);
-        self.left.extend(left.map(|to| (key_of(to, &target), None)));
+        let removed = before.virtual_services.destinations_beyond(&self.given.virtual_services);
+        self.unrouted.extend(removed.map(|to| (subset_key(to, &target), None)));
         self.ahead.clear();
         let mut lost = Vec::new();
         for [old, new] in self.given.destination_rules.differing(&before.destination_rules) {
             lost.extend(old.iter().flat_map(|rule| RuleSubset::beyond(rule, new)));
             self.unpublished.extend(new.iter().flat_map(|rule| RuleSubset::beyond(rule, old)));
         }
-        if lost.is_empty() && self.kept.is_empty() {
+        if lost.is_empty() && self.retained.is_empty() {
             return Vec::new();
         }
-        let led = subsets_led_to(&self.given, target);
-        let left = self.left.keys().cloned().collect();
-        lost.retain(|one| one.is_among(&led) || one.is_among(&left));
-        let kept = |subset| KeptSubset { subset, is_led_to: true, until: None };
-        self.kept.extend(lost.into_iter().map(kept));
-        for one in &mut self.kept {
-            let is_led_to = one.subset.is_among(&led);
-            if std::mem::replace(&mut one.is_led_to, is_led_to) != is_led_to {
-                one.until = None;
+        let routed = routed_subsets(&self.given, target);
+        let unrouted = self.unrouted.keys().cloned().collect();
+        lost.retain(|one| one.is_among(&routed) || one.is_among(&unrouted));
+        let retained = |subset| RetainedSubset { subset, is_routed_to: true, until: None };
+        self.retained.extend(lost.into_iter().map(retained));
+        for entry in &mut self.retained {
+            let is_routed_to = entry.subset.is_among(&routed);
+            if std::mem::replace(&mut entry.is_routed_to, is_routed_to) != is_routed_to {
+                entry.until = None;
             }
         }
-        self.drop_unless(|one, rules| !one.subset.is_of(rules.of_pattern(&one.subset.rule.host)))
+        self.drop_unless(|one, rules| !one.subset.is_in(rules.for_pattern(&one.subset.rule.host)))
     }
 
     /// Drops expired subsets and returns their rules.
     pub fn expire(&mut self, now: Instant) -> Vec<Arc<DestinationRule>> {
-        self.left.retain(|_, until| *until.get_or_insert(now + LEFT_FOR) > now);
-        self.drop_unless(|one, _| {
-            let time = if one.is_led_to { KEPT_FOR } else { LEFT_FOR };
-            *one.until.get_or_insert(now + time) > now
+        self.unrouted.retain(|_, until| *until.get_or_insert(now + LEFT_FOR) > now);
+        self.drop_unless(|entry, _| {
+            let time = if entry.is_routed_to { KEPT_FOR } else { LEFT_FOR };
+            *entry.until.get_or_insert(now + time) > now
         })
     }
 
     /// Returns the time at which the next subset expires; `None` without any subset.
     pub fn due(&self) -> Option<Instant> {
-        let kept = self.kept.iter().map(|one| one.until);
-        kept.chain(self.left.values().copied()).flatten().min()
+        let deadlines = self.retained.iter().map(|one| one.until);
+        deadlines.chain(self.unrouted.values().copied()).flatten().min()
     }
 
     /// Returns the subsets with new routes in `given` that proxies do not have yet.
     pub fn missed(&self, given: &Traffic, target: impl Fn(&Hostname) -> Hostname) -> MissedSubsets {
         let mut missed = MissedSubsets::default();
-        let led = given.virtual_services.destinations_beyond(&self.given.virtual_services);
-        for key in led.map(|to| key_of(to, &target)) {
+        let added = given.virtual_services.destinations_beyond(&self.given.virtual_services);
+        for key in added.map(|to| subset_key(to, &target)) {
             let [to_come, in_force] =
                 [given, &self.given].map(|one| one.destination_rules.of(key.1.as_str()));
             let subsets = [key.clone()].into();
@@ -164,7 +164,7 @@ impl KeptSubsets {
             if self.unpublished.iter().any(is_among) {
                 missed.is_unpublished = true;
             } else if in_force.with_subset(&key.0).next().is_none()
-                && !self.kept.iter().map(|one| &one.subset).chain(&self.ahead).any(is_among)
+                && !self.retained.iter().map(|one| &one.subset).chain(&self.ahead).any(is_among)
             {
                 let rules = to_come.with_subset(&key.0);
                 let before = missed.ahead.len();
@@ -201,19 +201,19 @@ impl KeptSubsets {
     /// domain of services.
     pub fn in_force(&self, domain: &str) -> Arc<Traffic> {
         let mut traffic = Arc::clone(&self.given);
-        for one in self.kept.iter().map(|one| &one.subset).chain(&self.ahead) {
+        for subset in self.retained.iter().map(|subset| &subset.subset).chain(&self.ahead) {
             let rules = &mut Arc::make_mut(&mut traffic).destination_rules;
-            rules.keep(&one.rule, &one.name, domain);
+            rules.keep(&subset.rule, &subset.name, domain);
         }
         traffic
     }
 
     fn drop_unless(
         &mut self,
-        mut stays: impl FnMut(&mut KeptSubset, &DestinationRules) -> bool,
+        mut stays: impl FnMut(&mut RetainedSubset, &DestinationRules) -> bool,
     ) -> Vec<Arc<DestinationRule>> {
-        let Self { given, kept, .. } = self;
-        let gone = kept.extract_if(.., |one| !stays(one, &given.destination_rules));
+        let Self { given, retained, .. } = self;
+        let gone = retained.extract_if(.., |one| !stays(one, &given.destination_rules));
         gone.map(|one| one.subset.rule).collect()
     }
 }
@@ -225,15 +225,15 @@ impl RuleSubset {
         rule: &'a Arc<DestinationRule>,
         others: &'a [Arc<DestinationRule>],
     ) -> impl Iterator<Item = Self> + use<'a> {
-        let of = |name: &Arc<str>| Self { rule: Arc::clone(rule), name: Arc::clone(name) };
-        rule.subsets.keys().map(of).filter(|one| !one.is_of(others))
+        let subset = |name: &Arc<str>| Self { rule: Arc::clone(rule), name: Arc::clone(name) };
+        rule.subsets.keys().map(subset).filter(|one| !one.is_in(others))
     }
 
     /// Returns whether any of these rules has the subset for the same clients. All must have the
     /// same host.
-    fn is_of(&self, rules: &[Arc<DestinationRule>]) -> bool {
+    fn is_in(&self, rules: &[Arc<DestinationRule>]) -> bool {
         let has = |one: &Arc<DestinationRule>| one.subsets.contains_key(&self.name);
-        rules.iter().any(|one| one.is_for_those_of(&self.rule) && has(one))
+        rules.iter().any(|one| one.has_same_clients(&self.rule) && has(one))
     }
 
     fn is_among(&self, subsets: &BTreeSet<SubsetKey>) -> bool {
@@ -250,16 +250,16 @@ impl RuleSubset {
 }
 
 /// Returns all subsets that rules route to.
-fn subsets_led_to(
+fn routed_subsets(
     traffic: &Traffic,
     target: impl Fn(&Hostname) -> Hostname,
 ) -> BTreeSet<SubsetKey> {
     let all = traffic.virtual_services.all().flat_map(|routed| routed.destinations());
     let subsets = all.filter(|to| !to.subset.is_empty());
-    subsets.map(|to| key_of(to, &target)).collect()
+    subsets.map(|to| subset_key(to, &target)).collect()
 }
 
-fn key_of(to: &Destination, target: impl Fn(&Hostname) -> Hostname) -> SubsetKey {
+fn subset_key(to: &Destination, target: impl Fn(&Hostname) -> Hostname) -> SubsetKey {
     (Arc::clone(&to.subset), target(&to.host))
 }
 

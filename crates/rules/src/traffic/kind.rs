@@ -24,7 +24,7 @@ pub struct KindSettings {
 
 impl KindSettings {
     /// Returns the settings of a mesh with a DNS domain for services.
-    pub fn of(domain: &str, config: &MeshConfig) -> Self {
+    pub fn for_domain(domain: &str, config: &MeshConfig) -> Self {
         Self {
             domain: domain.to_owned(),
             root_namespace: config.root_namespace.as_str().into(),

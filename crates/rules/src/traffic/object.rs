@@ -33,7 +33,7 @@ impl ObjectMeta {
     }
 
     /// Returns the metadata of the object with a key.
-    pub fn of(key: &ObjectKey, object: &Value) -> Self {
+    pub fn from_object(key: &ObjectKey, object: &Value) -> Self {
         let created = object.pointer("/metadata/creationTimestamp").and_then(Value::as_str);
         let created = created.and_then(|text| text.parse::<jiff::Timestamp>().ok());
         Self {

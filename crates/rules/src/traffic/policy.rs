@@ -173,7 +173,7 @@ impl PolicyGroups {
     }
 
     /// Returns whether a proxy of this type can connect to endpoints with these settings.
-    pub fn can_be_spoken_by(&self, kind: ProxyType) -> bool {
+    pub fn can_be_used_by(&self, kind: ProxyType) -> bool {
         match self.tls.as_deref() {
             Some(ClientTls::Impossible) => false,
             Some(ClientTls::Foreign(foreign)) => !foreign.by_routers || kind == ProxyType::Router,
@@ -220,9 +220,9 @@ pub fn resolve(
     };
     let Some(own) = subset else { return groups };
     groups.overlay(&own.groups);
-    if let Some(of_port) = own.ports.get(&port) {
+    if let Some(at_port) = own.ports.get(&port) {
         let PolicyGroups { load_balancer, connection_pool, outlier_detection, tls, .. } =
-            of_port.clone();
+            at_port.clone();
         groups = PolicyGroups { load_balancer, connection_pool, outlier_detection, tls, ..groups };
     }
     groups

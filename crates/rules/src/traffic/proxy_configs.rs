@@ -14,7 +14,7 @@ const KIND: &str = "ProxyConfig";
 /// Returns the objects that apply to a pod, the most specific first: an object that selects the
 /// pod, then one for its whole namespace, then one in the root namespace. On each level, the oldest
 /// applies.
-pub fn of_pod<'a>(
+pub fn for_pod<'a>(
     reports: &'a TrafficReports,
     root: &Namespace,
     namespace: &Namespace,
@@ -22,12 +22,12 @@ pub fn of_pod<'a>(
 ) -> Vec<&'a SidecarDefaults> {
     let mut all: Vec<&SidecarDefaults> = all(reports).collect();
     all.sort_by_key(|one| &one.meta);
-    let first = |of: &Namespace, is_selected: bool| {
+    let first = |level: &Namespace, is_selected: bool| {
         let mut all = all.iter().copied();
-        all.find(|one| {
-            one.meta.namespace == *of
-                && one.selector.is_some() == is_selected
-                && one.selects(labels)
+        all.find(|object| {
+            object.meta.namespace == *level
+                && object.selector.is_some() == is_selected
+                && object.selects(labels)
         })
     };
     let mut levels: Vec<_> = [first(namespace, true), first(namespace, false), first(root, false)]

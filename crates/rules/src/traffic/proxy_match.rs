@@ -54,7 +54,7 @@ impl ProxyField {
         }
     }
 
-    fn of(self, proxy: &Proxy) -> Option<&str> {
+    fn value_in(self, proxy: &Proxy) -> Option<&str> {
         match self {
             Self::Cluster => Some(proxy.cluster.as_str()),
             Self::IstioVersion => proxy.istio_version.as_deref(),
@@ -92,8 +92,8 @@ impl ProxyMatch {
                         metadata.push(pair(key, value)?);
                     }
                 }
-                (known @ ("proxyVersion" | "metadata"), other) => {
-                    return Err((format!(".{known}"), format!("{other} has the wrong type")));
+                (field @ ("proxyVersion" | "metadata"), other) => {
+                    return Err((format!(".{field}"), format!("{other} has the wrong type")));
                 }
                 (other, _) => {
                     let fact = format!("{other} is not supported; use proxyVersion or metadata");
@@ -102,8 +102,8 @@ impl ProxyMatch {
             }
         }
         metadata.sort();
-        let says_something = version.is_some() || !metadata.is_empty();
-        Ok(says_something.then_some(Self { version, metadata }))
+        let has_conditions = version.is_some() || !metadata.is_empty();
+        Ok(has_conditions.then_some(Self { version, metadata }))
     }
 
     /// Returns the compiled form of the conditions.
@@ -124,7 +124,7 @@ impl ProxyFinder {
     pub(super) fn finds(&self, wanted: &ProxyMatch, proxy: &Proxy) -> bool {
         let is_version = |text: &str| self.version.as_ref().is_some_and(|one| one.is_match(text));
         (wanted.version.is_none() || proxy.istio_version.as_deref().is_some_and(is_version))
-            && wanted.metadata.iter().all(|(field, value)| field.of(proxy) == Some(value))
+            && wanted.metadata.iter().all(|(field, value)| field.value_in(proxy) == Some(value))
     }
 }
 
@@ -147,8 +147,8 @@ fn compiled(text: &str) -> Result<Regex, regex::Error> {
 fn pair(key: &str, value: &Value) -> Result<(ProxyField, String), (String, String)> {
     let path = format!(".metadata.{key}");
     let Some(field) = ProxyField::ALL.into_iter().find(|field| field.key() == key) else {
-        let known = ProxyField::ALL.map(ProxyField::key).join(", ");
-        let fact = format!("{key} of proxies is not stored; use {known}");
+        let fields = ProxyField::ALL.map(ProxyField::key).join(", ");
+        let fact = format!("{key} of proxies is not stored; use {fields}");
         return Err((path, fact));
     };
     match value.as_str() {

@@ -39,53 +39,54 @@ pub enum CallMatch {
     /// It never matches a call.
     Never,
     /// The library can decide which calls match.
-    Told,
+    Supported,
     /// The library cannot decide it, for this reason. Calls that satisfy the other conditions fail.
-    Untold(String),
+    Unsupported(String),
 }
 
 /// Returns how gRPC libraries interpret a match.
-pub fn of_match(one: &RequestMatch) -> CallMatch {
-    let method = one.method.as_ref().map(|method| method.fits(METHOD));
-    if method == Some(Some(false)) || !one.query.is_empty() {
+pub fn interpret_match(request: &RequestMatch) -> CallMatch {
+    let method = request.method.as_ref().map(|method| method.fits(METHOD));
+    if method == Some(Some(false)) || !request.query.is_empty() {
         return CallMatch::Never;
     }
-    let unseen = || one.headers.iter().chain(&one.without_headers).find(|one| !is_seen(one));
+    let unsupported =
+        || request.headers.iter().chain(&request.without_headers).find(|one| !is_compared(one));
     let what = if method == Some(None) {
         "its expression for the method cannot be evaluated".to_owned()
-    } else if one.authority.is_some() {
+    } else if request.authority.is_some() {
         "the host of a call is not compared".to_owned()
-    } else if one.scheme.is_some() {
+    } else if request.scheme.is_some() {
         "the scheme of a call is not compared".to_owned()
-    } else if one.path.as_ref().is_some_and(|path| !is_seen_path(path)) {
+    } else if request.path.as_ref().is_some_and(|path| !is_compared_path(path)) {
         "not all libraries support its expression for the path".to_owned()
-    } else if let Some((name, _)) = unseen() {
+    } else if let Some((name, _)) = unsupported() {
         format!("the header {name} is not compared, or not all libraries support its expression")
-    } else if other_values(one) > OTHER_VALUES_MAX {
+    } else if other_values(request) > OTHER_VALUES_MAX {
         format!("more than {OTHER_VALUES_MAX} headers have a forbidden value")
     } else {
-        return CallMatch::Told;
+        return CallMatch::Supported;
     };
-    CallMatch::Untold(what)
+    CallMatch::Unsupported(what)
 }
 
 /// Returns the conditions that a library can evaluate. Every call that satisfies the whole match
 /// satisfies these.
-pub fn seen_of(one: &RequestMatch) -> RequestMatch {
+pub fn supported_conditions(request: &RequestMatch) -> RequestMatch {
     let without: &[_] =
-        if other_values(one) > OTHER_VALUES_MAX { &[] } else { &one.without_headers };
+        if other_values(request) > OTHER_VALUES_MAX { &[] } else { &request.without_headers };
     let more = RareConditions {
         method: None,
         authority: None,
         scheme: None,
-        without_headers: without.iter().filter(|one| is_seen(one)).cloned().collect(),
-        ..RareConditions::clone(one)
+        without_headers: without.iter().filter(|one| is_compared(one)).cloned().collect(),
+        ..RareConditions::clone(request)
     };
     RequestMatch {
-        path: one.path.clone().filter(is_seen_path),
-        headers: one.headers.iter().filter(|one| is_seen(one)).cloned().collect(),
+        path: request.path.clone().filter(is_compared_path),
+        headers: request.headers.iter().filter(|one| is_compared(one)).cloned().collect(),
         more: more.into(),
-        ..one.clone()
+        ..request.clone()
     }
 }
 
@@ -107,8 +108,8 @@ pub fn obstacle(rule: &HttpRule) -> Option<&'static str> {
 /// Returns the parts of a rule that libraries ignore.
 pub fn passed_over(rule: &HttpRule) -> Vec<String> {
     let mut all = Vec::new();
-    let mut note = |is_said: bool, what: &str| {
-        if is_said {
+    let mut note = |is_set: bool, what: &str| {
+        if is_set {
             all.push(what.to_owned());
         }
     };
@@ -121,7 +122,8 @@ pub fn passed_over(rule: &HttpRule) -> Vec<String> {
     if let Some(retries) = &rule.retries {
         note(retries.per_try_timeout.is_some(), "perTryTimeout is ignored");
         note(retries.other_localities, "retries go to any locality");
-        let unknown: Vec<_> = conditions(retries).filter(|word| !is_known(word)).collect();
+        let unknown: Vec<_> =
+            conditions(retries).filter(|condition| !is_supported_condition(condition)).collect();
         let statuses = retries.statuses.iter().map(ToString::to_string);
         let unknown: Vec<_> = unknown.into_iter().map(str::to_owned).chain(statuses).collect();
         if retries.attempts > 0 && !unknown.is_empty() {
@@ -133,16 +135,16 @@ pub fn passed_over(rule: &HttpRule) -> Vec<String> {
 
 /// Returns the retry conditions that libraries support, in the same form; possibly empty.
 pub fn retried_on(conditions: &str) -> String {
-    let words = conditions.split(',').map(str::trim);
-    words.filter(|word| RETRIED_CODES.contains(word)).collect::<Vec<_>>().join(",")
+    let conditions = conditions.split(',').map(str::trim);
+    conditions.filter(|condition| RETRIED_CODES.contains(condition)).collect::<Vec<_>>().join(",")
 }
 
 /// Returns the settings of a DestinationRule that a library ignores or applies differently.
 pub fn policy_passed_over(groups: &PolicyGroups, library: GrpcLibrary) -> Vec<&'static str> {
     let mut all = Vec::new();
     if let Some(pool) = groups.connection_pool.as_deref() {
-        let none = PoolLimits { max_requests: pool.max_requests, ..PoolLimits::default() };
-        if *pool != none {
+        let supported = PoolLimits { max_requests: pool.max_requests, ..PoolLimits::default() };
+        if *pool != supported {
             all.push("only http2MaxRequests of connectionPool applies");
         }
     }
@@ -192,43 +194,43 @@ pub fn is_hashed(key: &HashKey) -> bool {
 pub fn hashed(key: &HashKey) -> Option<HashKey> {
     let HashKey::Header(name) = key else { return None };
     let name = name.to_ascii_lowercase();
-    is_seen_header(&name).then_some(HashKey::Header(name))
+    is_compared_header(&name).then_some(HashKey::Header(name))
 }
 
 fn conditions(retries: &RetryRule) -> impl Iterator<Item = &str> {
-    retries.on.split(',').map(str::trim).filter(|word| !word.is_empty())
+    retries.on.split(',').map(str::trim).filter(|condition| !condition.is_empty())
 }
 
-fn is_known(word: &str) -> bool {
+fn is_supported_condition(condition: &str) -> bool {
     // Its status codes are reported one by one.
-    RETRIED_CODES.contains(&word)
-        || RETRIED_ANYWAY.contains(&word)
-        || word == "retriable-status-codes"
+    RETRIED_CODES.contains(&condition)
+        || RETRIED_ANYWAY.contains(&condition)
+        || condition == "retriable-status-codes"
 }
 
 /// Returns the number of headers that may be present but have a forbidden value.
-fn other_values(one: &RequestMatch) -> usize {
-    one.without_headers.iter().filter(|(_, text)| *text != TextMatch::Present).count()
+fn other_values(request: &RequestMatch) -> usize {
+    request.without_headers.iter().filter(|(_, text)| *text != TextMatch::Present).count()
 }
 
-fn is_seen((name, text): &(std::sync::Arc<str>, TextMatch)) -> bool {
-    let is_known = match text {
+fn is_compared((name, text): &(std::sync::Arc<str>, TextMatch)) -> bool {
+    let is_supported = match text {
         TextMatch::Regex(expression) => is_common(expression) && text.fits("").is_some(),
         TextMatch::Exact(_) | TextMatch::Prefix(_) | TextMatch::Present => true,
     };
-    is_seen_header(name) && is_known
+    is_compared_header(name) && is_supported
 }
 
 /// Returns whether a library compares a header, whose name is in lower case. It ignores gRPC's own
 /// and binary headers.
-fn is_seen_header(name: &str) -> bool {
+fn is_compared_header(name: &str) -> bool {
     !name.starts_with(':')
         && !name.starts_with("grpc-")
         && !name.ends_with("-bin")
         && !UNSEEN_HEADERS.contains(&name)
 }
 
-fn is_seen_path(path: &PathMatch) -> bool {
+fn is_compared_path(path: &PathMatch) -> bool {
     match path {
         PathMatch::Regex(expression) => is_common(expression),
         PathMatch::Exact(_) | PathMatch::Prefix(_) | PathMatch::Segments(_) => true,
@@ -273,42 +275,51 @@ mod tests {
     #[test]
     fn calls_are_posts_without_a_query() {
         let by = |method| asking(RareConditions { method: Some(method), ..Default::default() });
-        assert_eq!(of_match(&by(exact("POST"))), CallMatch::Told);
-        assert_eq!(of_match(&by(exact("GET"))), CallMatch::Never);
-        assert_eq!(of_match(&by(TextMatch::Regex("GET|POST".into()))), CallMatch::Told);
-        assert_eq!(of_match(&by(TextMatch::Regex("P".into()))), CallMatch::Never);
+        assert_eq!(interpret_match(&by(exact("POST"))), CallMatch::Supported);
+        assert_eq!(interpret_match(&by(exact("GET"))), CallMatch::Never);
+        assert_eq!(interpret_match(&by(TextMatch::Regex("GET|POST".into()))), CallMatch::Supported);
+        assert_eq!(interpret_match(&by(TextMatch::Regex("P".into()))), CallMatch::Never);
         let query = [("a".into(), TextMatch::Present)].into();
         let with_query = asking(RareConditions { query, ..Default::default() });
-        assert_eq!(of_match(&with_query), CallMatch::Never);
-        assert_eq!(seen_of(&by(exact("POST"))), RequestMatch::default());
+        assert_eq!(interpret_match(&with_query), CallMatch::Never);
+        assert_eq!(supported_conditions(&by(exact("POST"))), RequestMatch::default());
     }
 
     #[test]
     fn unsupported_conditions_leave_the_rest_of_a_match() {
         let authority = Some(exact("a"));
         let more = RareConditions { authority, ..RareConditions::default() }.into();
-        let mut one = RequestMatch { more, ..header("x-user", exact("jo")) };
-        assert!(matches!(of_match(&one), CallMatch::Untold(what) if what.contains("the host")));
-        assert_eq!(seen_of(&one), header("x-user", exact("jo")));
+        let mut request = RequestMatch { more, ..header("x-user", exact("jo")) };
+        assert!(
+            matches!(interpret_match(&request), CallMatch::Unsupported(what) if what.contains("the host"))
+        );
+        assert_eq!(supported_conditions(&request), header("x-user", exact("jo")));
         for name in ["grpc-timeout", "trace-bin", "user-agent", "content-type", ":path"] {
-            one = header(name, TextMatch::Present);
-            assert!(matches!(of_match(&one), CallMatch::Untold(what) if what.contains(name)));
-            assert_eq!(seen_of(&one), RequestMatch::default());
+            request = header(name, TextMatch::Present);
+            assert!(
+                matches!(interpret_match(&request), CallMatch::Unsupported(what) if what.contains(name))
+            );
+            assert_eq!(supported_conditions(&request), RequestMatch::default());
         }
-        one = header("x-user", TextMatch::Regex(r"a\\C\C".into()));
-        assert!(matches!(of_match(&one), CallMatch::Untold(_)));
-        assert_eq!(of_match(&header("x-user", TextMatch::Regex(r"\\C".into()))), CallMatch::Told);
+        request = header("x-user", TextMatch::Regex(r"a\\C\C".into()));
+        assert!(matches!(interpret_match(&request), CallMatch::Unsupported(_)));
+        assert_eq!(
+            interpret_match(&header("x-user", TextMatch::Regex(r"\\C".into()))),
+            CallMatch::Supported
+        );
         let path = Some(PathMatch::Regex(r"/\C*".into()));
-        one = RequestMatch { path, ..RequestMatch::default() };
-        assert!(matches!(of_match(&one), CallMatch::Untold(what) if what.contains("the path")));
-        assert_eq!(seen_of(&one), RequestMatch::default());
+        request = RequestMatch { path, ..RequestMatch::default() };
+        assert!(
+            matches!(interpret_match(&request), CallMatch::Unsupported(what) if what.contains("the path"))
+        );
+        assert_eq!(supported_conditions(&request), RequestMatch::default());
         let without = |count: usize| {
             let all = (0..count).map(|at| (format!("x-{at}").into(), exact("a")));
             asking(RareConditions { without_headers: all.collect(), ..RareConditions::default() })
         };
-        assert_eq!(of_match(&without(3)), CallMatch::Told);
-        assert!(matches!(of_match(&without(4)), CallMatch::Untold(_)));
-        assert_eq!(seen_of(&without(4)), RequestMatch::default());
+        assert_eq!(interpret_match(&without(3)), CallMatch::Supported);
+        assert!(matches!(interpret_match(&without(4)), CallMatch::Unsupported(_)));
+        assert_eq!(supported_conditions(&without(4)), RequestMatch::default());
     }
 
     #[test]
@@ -338,7 +349,7 @@ mod tests {
     fn only_grpc_codes_are_retried() {
         assert_eq!(retried_on("5xx, unavailable,connect-failure,internal"), "unavailable,internal");
         assert_eq!(retried_on("5xx"), "");
-        let told = |on: &str, statuses: &[u16]| {
+        let ignored = |on: &str, statuses: &[u16]| {
             let retries = RetryRule {
                 attempts: 1,
                 on: Arc::from(on),
@@ -349,9 +360,9 @@ mod tests {
                 &RuleTerms { retries: Some(Box::new(retries)), ..RuleTerms::default() }.into(),
             )
         };
-        assert_eq!(told("unavailable,connect-failure", &[]), Vec::<String>::new());
+        assert_eq!(ignored("unavailable,connect-failure", &[]), Vec::<String>::new());
         let also = "retriable-status-codes,5xx,reset";
-        assert_eq!(told(also, &[503]), ["calls are not retried on 5xx, reset, 503"]);
+        assert_eq!(ignored(also, &[503]), ["calls are not retried on 5xx, reset, 503"]);
     }
 
     #[test]

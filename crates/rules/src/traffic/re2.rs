@@ -54,7 +54,7 @@ pub fn parse(text: &str) -> Result<Regex, String> {
 ///
 /// # Errors
 /// RE2 does not accept the substitution.
-pub fn groups_of(substitution: &str) -> Result<u32, String> {
+pub fn highest_group(substitution: &str) -> Result<u32, String> {
     let mut highest = 0;
     let mut rest = substitution.chars();
     while let Some(c) = rest.next() {
@@ -171,8 +171,8 @@ impl<'a> RegexParser<'a> {
                 let Some((counts, rest)) = self.rest[1..].split_once('}') else { return Ok(None) };
                 let number = |text: &str| {
                     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-                    let leads = text.len() > 1 && text.starts_with('0');
-                    (digits && !leads).then(|| text.parse().unwrap_or(u32::MAX))
+                    let has_leading_zero = text.len() > 1 && text.starts_with('0');
+                    (digits && !has_leading_zero).then(|| text.parse().unwrap_or(u32::MAX))
                 };
                 let (least, most) = match counts.split_once(',') {
                     None => (number(counts), number(counts).map(Some)),
@@ -200,13 +200,13 @@ impl<'a> RegexParser<'a> {
 
     /// Parses one repeatable element; `None` for flags.
     fn thing(&mut self, depth: usize) -> Result<Option<RegexPart>, String> {
-        let one = |instructions| Ok(Some(RegexPart { instructions, repeated: 1 }));
+        let part = |instructions| Ok(Some(RegexPart { instructions, repeated: 1 }));
         match self.next().unwrap_or_default() {
             '(' => self.group(depth + 1),
             '[' => self.class().map(Some),
-            '.' => one(ANY_CHARACTER),
+            '.' => part(ANY_CHARACTER),
             '\\' => self.escape(),
-            c => one(c.len_utf8() as u64),
+            c => part(c.len_utf8() as u64),
         }
     }
 
@@ -214,8 +214,8 @@ impl<'a> RegexParser<'a> {
         let mut captures = true;
         if self.take("?P<") || self.take("?<") {
             let (name, rest) = self.rest.split_once('>').ok_or("has an unterminated group name")?;
-            let is_word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
-            if name.is_empty() || !name.bytes().all(is_word) {
+            let is_name_byte = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+            if name.is_empty() || !name.bytes().all(is_name_byte) {
                 return Err(format!("has a group with the invalid name {name:?}"));
             }
             if self.names.contains(&name) {
@@ -229,9 +229,9 @@ impl<'a> RegexParser<'a> {
             let flags = &self.rest[..end];
             let plain = flags.strip_prefix('-').unwrap_or(flags);
             let mut parts = plain.splitn(2, '-');
-            let known = parts.all(|part| part.bytes().all(|b| b"imsU".contains(&b)));
+            let are_valid = parts.all(|part| part.bytes().all(|b| b"imsU".contains(&b)));
             let is_colon = self.rest[end..].starts_with(':');
-            if !known || flags.ends_with('-') || (flags.is_empty() && !is_colon) {
+            if !are_valid || flags.ends_with('-') || (flags.is_empty() && !is_colon) {
                 return Err(format!("has (?{flags}, which RE2 does not support"));
             }
             self.rest = &self.rest[end + 1..];
@@ -252,33 +252,33 @@ impl<'a> RegexParser<'a> {
 
     /// Parses the rest of an escape sequence outside of a character class.
     fn escape(&mut self) -> Result<Option<RegexPart>, String> {
-        let one = |instructions| Ok(Some(RegexPart { instructions, repeated: 1 }));
+        let part = |instructions| Ok(Some(RegexPart { instructions, repeated: 1 }));
         match self.peek() {
             Some('A' | 'z' | 'b' | 'B' | 'C') => {
                 self.next();
-                one(1)
+                part(1)
             }
             Some('Q') => {
                 self.next();
                 let (literal, rest) = self.rest.split_once("\\E").unwrap_or((self.rest, ""));
                 self.rest = rest;
-                if literal.is_empty() { Ok(None) } else { one(literal.len() as u64) }
+                if literal.is_empty() { Ok(None) } else { part(literal.len() as u64) }
             }
             Some('d' | 's' | 'w') => {
                 self.next();
-                one(4)
+                part(4)
             }
             Some('D' | 'S' | 'W') => {
                 self.next();
-                one(ANY_CHARACTER + 4)
+                part(ANY_CHARACTER + 4)
             }
             Some('p' | 'P') => {
                 self.property()?;
-                one(8 * ANY_CHARACTER)
+                part(8 * ANY_CHARACTER)
             }
             _ => {
                 let c = self.character()?;
-                one(c.len_utf8() as u64)
+                part(c.len_utf8() as u64)
             }
         }
     }
@@ -553,8 +553,8 @@ mod tests {
 
     #[test]
     fn substitution_refers_to_groups_by_digits() {
-        assert_eq!(groups_of(r"/new/\1/\2"), Ok(2));
-        assert_eq!(groups_of(r"a\\1"), Ok(0));
-        assert!(groups_of(r"a\x").is_err() && groups_of("a\\").is_err());
+        assert_eq!(highest_group(r"/new/\1/\2"), Ok(2));
+        assert_eq!(highest_group(r"a\\1"), Ok(0));
+        assert!(highest_group(r"a\x").is_err() && highest_group("a\\").is_err());
     }
 }

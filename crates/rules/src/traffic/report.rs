@@ -59,7 +59,7 @@ pub struct TrafficReport {
 
 impl TrafficReport {
     /// Creates a report from the last valid version and the status of the current one.
-    pub(super) fn of(
+    pub(super) fn from_parts(
         good: (ObjectJson, TrafficObject),
         is_faulty: bool,
         state: Arc<ObjectState>,

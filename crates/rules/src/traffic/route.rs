@@ -91,7 +91,7 @@ impl RouteKind {
 
 impl RouteOrigin {
     /// Returns the origin for an Ingress.
-    pub fn of_ingress(meta: &ObjectMeta) -> Self {
+    pub fn for_ingress(meta: &ObjectMeta) -> Self {
         Self {
             kind: RouteKind::Ingress,
             namespace: meta.namespace.clone(),
@@ -101,7 +101,7 @@ impl RouteOrigin {
 
     /// Returns the path of a rule for connections in the object. `list` is the name of the list in
     /// a VirtualService.
-    pub fn path_of_connections(&self, list: &str, place: &RulePlace) -> String {
+    pub fn connection_rule_path(&self, list: &str, place: &RulePlace) -> String {
         match self.kind {
             RouteKind::VirtualService => format!("spec.{list}[{}]", place.index),
             _ => format!("spec.rules[{}]", place.index),
@@ -109,7 +109,7 @@ impl RouteOrigin {
     }
 
     /// Returns the path of an HTTP rule in the object.
-    pub fn path_of(&self, place: &RulePlace) -> String {
+    pub fn http_rule_path(&self, place: &RulePlace) -> String {
         let RulePlace { index, path, .. } = place;
         match (self.kind, path) {
             (RouteKind::VirtualService, _) => format!("spec.http[{index}]"),
@@ -133,7 +133,7 @@ pub struct RulePlace {
     /// Index among the rules of the object, from 0.
     pub index: u32,
     /// The object, if it is not the object of the surrounding rules.
-    pub of: Option<Arc<RouteOrigin>>,
+    pub origin: Option<Arc<RouteOrigin>>,
     /// Index of the delegating rule in the object of the surrounding rules.
     pub via: Option<u32>,
     /// For an Ingress, the index among the paths of the rule; `None` for the default backend.
@@ -330,7 +330,7 @@ pub struct RedirectRule {
 pub enum RedirectPath {
     /// Unchanged.
     #[default]
-    Kept,
+    Unchanged,
     /// Replaces the whole path.
     Whole(Arc<str>),
     /// Replaces the matched prefix, as text.
@@ -348,9 +348,9 @@ pub enum RedirectPort {
     /// This port.
     Number(u16),
     /// The port on which the request was received.
-    OfRequest,
+    FromRequest,
     /// The default port of the scheme.
-    OfScheme,
+    SchemeDefault,
 }
 
 /// A direct response of the proxy.
@@ -492,12 +492,12 @@ impl HttpRoutes {
         let mut chosen = Vec::new();
         for (at, rule) in self.rules.iter().enumerate().filter(|(_, rule)| !rule.is_absent) {
             let matches = if rule.matches.is_empty() { &EVERY[..] } else { &rule.matches };
-            for one in matches {
-                let is_for = one.port.is_none_or(|wanted| wanted == port)
-                    && one.source.fits(gateway, namespace, selection);
+            for request in matches {
+                let is_for = request.port.is_none_or(|wanted| wanted == port)
+                    && request.source.fits(gateway, namespace, selection);
                 if is_for {
-                    chosen.push((at, rule, one));
-                    if one.is_catch_all() {
+                    chosen.push((at, rule, request));
+                    if request.is_catch_all() {
                         return chosen;
                     }
                 }
@@ -509,7 +509,7 @@ impl HttpRoutes {
 
 impl HttpRule {
     /// Iterates over all destinations, including mirrors.
-    pub fn leads_to(&self) -> impl Iterator<Item = &Destination> + Clone {
+    pub fn all_destinations(&self) -> impl Iterator<Item = &Destination> + Clone {
         let mirrors = self.mirrors.iter().flatten().map(|mirror| &mirror.destination);
         self.destinations.iter().chain(mirrors)
     }

@@ -58,7 +58,7 @@ impl<T: Scoped> ScopedObjects<T> {
     }
 
     /// Returns the objects of a namespace.
-    pub(super) fn of(&self, namespace: &Namespace) -> &[Arc<T>] {
+    pub(super) fn in_namespace(&self, namespace: &Namespace) -> &[Arc<T>] {
         self.by_namespace.get(namespace).map_or(&[], |all| all)
     }
 
@@ -70,45 +70,49 @@ impl<T: Scoped> ScopedObjects<T> {
     /// Returns whether all objects of a namespace and of the root namespace are unchanged since an
     /// earlier version.
     pub(super) fn all_same_in(&self, before: &Self, namespace: &Namespace) -> bool {
-        self.of(namespace) == before.of(namespace)
-            && self.of(&self.root_namespace) == before.of(&before.root_namespace)
+        self.in_namespace(namespace) == before.in_namespace(namespace)
+            && self.in_namespace(&self.root_namespace)
+                == before.in_namespace(&before.root_namespace)
     }
 
     /// Returns the namespace of the proxies that an object's selector applies to; `None` for all
     /// namespaces.
-    fn selects_of<'a>(namespace: &'a Namespace, root: &Namespace) -> Option<&'a Namespace> {
+    fn selector_namespace<'a>(namespace: &'a Namespace, root: &Namespace) -> Option<&'a Namespace> {
         (!T::ROOT_SELECTS_ALL || namespace != root).then_some(namespace)
     }
 
     /// Returns the object of a namespace that applies to all proxies there.
-    pub(super) fn default_of(&self, namespace: &Namespace) -> Option<&Arc<T>> {
-        self.of(namespace).iter().find(|one| one.selector().is_none())
+    pub(super) fn namespace_default(&self, namespace: &Namespace) -> Option<&Arc<T>> {
+        self.in_namespace(namespace).iter().find(|one| one.selector().is_none())
     }
 
     /// Returns the object of the root namespace that applies to all proxies.
-    pub(super) fn of_root(&self) -> Option<&Arc<T>> {
-        self.default_of(&self.root_namespace)
+    pub(super) fn root_default(&self) -> Option<&Arc<T>> {
+        self.namespace_default(&self.root_namespace)
     }
 
     /// Returns an older object for the same proxies, and a description of these proxies.
     pub(super) fn before(&self, meta: &ObjectMeta) -> Option<(&ObjectMeta, &'static str)> {
-        let own = self.of(&meta.namespace);
+        let own = self.in_namespace(&meta.namespace);
         let this = own.iter().find(|one| one.meta() == meta)?;
         let first = own.iter().find(|one| one.selector() == this.selector())?;
-        let whom = if this.selector().is_some() { "the same proxies" } else { "the namespace" };
-        (first.meta() != meta).then(|| (first.meta(), whom))
+        let proxies = if this.selector().is_some() { "the same proxies" } else { "the namespace" };
+        (first.meta() != meta).then(|| (first.meta(), proxies))
     }
 
     /// Returns whether the same objects apply to the proxies of a namespace as in an earlier
     /// version.
     pub(super) fn same_in(&self, before: &Self, namespace: &Namespace) -> bool {
-        self.of(namespace) == before.of(namespace) && self.of_root() == before.of_root()
+        self.in_namespace(namespace) == before.in_namespace(namespace)
+            && self.root_default() == before.root_default()
     }
 
     /// Returns the namespaces in which other objects may apply than in an earlier version; `None`
     /// for all namespaces.
     pub(super) fn differing(&self, before: &Self) -> Option<BTreeSet<Namespace>> {
-        if self.of_root() != before.of_root() || self.root_namespace != before.root_namespace {
+        if self.root_default() != before.root_default()
+            || self.root_namespace != before.root_namespace
+        {
             return None;
         }
         let namespace = |item: DiffItem<'_, '_, Namespace, Arc<[Arc<T>]>>| match item {
@@ -126,19 +130,19 @@ impl<T: Scoped> ScopedObjects<T> {
         into: ScopedInForce<'_>,
         note: fn(&mut TrafficChanges, &Namespace, bool),
     ) {
-        let before = self.of_root().cloned();
+        let before = self.root_default().cloned();
         self.root_namespace.clone_from(into.root_namespace);
         let namespace = &object.meta().namespace;
         if let Some(selector) = object.selector() {
-            let of = Self::selects_of(namespace, into.root_namespace);
-            into.changes.selectors |= into.selectors.add(of, Arc::clone(selector));
+            let scope = Self::selector_namespace(namespace, into.root_namespace);
+            into.changes.selectors |= into.selectors.add(scope, Arc::clone(selector));
         }
         let key = |one: &T| (one.selector().is_none(), one.meta().clone());
-        let mut all = self.of(namespace).to_vec();
+        let mut all = self.in_namespace(namespace).to_vec();
         let place = all.partition_point(|one| key(one) < key(object));
         all.insert(place, Arc::clone(object));
         self.by_namespace.insert(namespace.clone(), all.into());
-        note(into.changes, namespace, self.of_root() != before.as_ref());
+        note(into.changes, namespace, self.root_default() != before.as_ref());
     }
 
     /// Removes an object. Calls `note` with its namespace, and with whether the object for all
@@ -149,19 +153,19 @@ impl<T: Scoped> ScopedObjects<T> {
         from: ScopedInForce<'_>,
         note: fn(&mut TrafficChanges, &Namespace, bool),
     ) {
-        let before = self.of_root().cloned();
+        let before = self.root_default().cloned();
         let namespace = &object.meta().namespace;
         if let Some(selector) = object.selector() {
-            let of = Self::selects_of(namespace, from.root_namespace);
-            from.changes.selectors |= from.selectors.remove(of, selector);
+            let scope = Self::selector_namespace(namespace, from.root_namespace);
+            from.changes.selectors |= from.selectors.remove(scope, selector);
         }
-        let mut all = self.of(namespace).to_vec();
+        let mut all = self.in_namespace(namespace).to_vec();
         all.retain(|one| one.meta() != object.meta());
         if all.is_empty() {
             self.by_namespace.remove(namespace);
         } else {
             self.by_namespace.insert(namespace.clone(), all.into());
         }
-        note(from.changes, namespace, self.of_root() != before.as_ref());
+        note(from.changes, namespace, self.root_default() != before.as_ref());
     }
 }

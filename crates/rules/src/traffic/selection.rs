@@ -42,7 +42,7 @@ impl Selection {
     }
 
     /// Returns whether this proxy condition matches.
-    pub fn is_of(&self, wanted: &Arc<ProxyMatch>) -> bool {
+    pub fn matches_proxy(&self, wanted: &Arc<ProxyMatch>) -> bool {
         self.proxies.binary_search(wanted).is_ok()
     }
 
@@ -53,7 +53,7 @@ impl Selection {
 
     /// Adds the matching proxy conditions.
     #[must_use]
-    pub(super) fn of_proxy(self, proxies: BTreeSet<Arc<ProxyMatch>>) -> Self {
+    pub(super) fn with_proxies(self, proxies: BTreeSet<Arc<ProxyMatch>>) -> Self {
         match proxies.is_empty() {
             true => self,
             false => Self { proxies: proxies.into_iter().collect(), ..self },
@@ -75,24 +75,24 @@ pub struct Selectors {
     own: OrdMap<Namespace, OrdMap<RuleSelector, usize>>,
     everywhere: OrdMap<RuleSelector, usize>,
     /// Proxy conditions, each for one namespace or for all.
-    proxies: OrdMap<(Option<Namespace>, Arc<ProxyMatch>), AskedProxies>,
+    proxies: OrdMap<(Option<Namespace>, Arc<ProxyMatch>), UsedCondition>,
 }
 
 /// A compiled proxy condition, with the number of rules that use it.
 #[derive(Debug, Clone)]
-struct AskedProxies {
+struct UsedCondition {
     finder: ProxyFinder,
     rules: usize,
 }
 
-impl PartialEq for AskedProxies {
+impl PartialEq for UsedCondition {
     /// Ignores the finder, which depends only on the key.
     fn eq(&self, other: &Self) -> bool {
         self.rules == other.rules
     }
 }
 
-impl Eq for AskedProxies {}
+impl Eq for UsedCondition {}
 
 impl Selectors {
     /// Returns whether there are no selectors and conditions.
@@ -101,34 +101,42 @@ impl Selectors {
     }
 
     /// Returns the selectors and conditions that match a proxy with these labels.
-    pub fn of_proxy(&self, proxy: &Proxy, labels: &Labels) -> Selection {
-        let of = |namespace: Option<Namespace>| {
+    pub fn for_proxy(&self, proxy: &Proxy, labels: &Labels) -> Selection {
+        let in_namespace = |namespace: Option<Namespace>| {
             let first = (namespace.clone(), Arc::<ProxyMatch>::default());
             let all = self.proxies.range(first..);
             all.take_while(move |((one, _), _)| *one == namespace)
         };
-        let asked = of(None).chain(of(Some(proxy.namespace().clone())));
-        let asked = asked.filter(|((_, wanted), one)| one.finder.finds(wanted, proxy));
-        let asked = asked.map(|((_, wanted), _)| Arc::clone(wanted)).collect();
-        self.selection(proxy.namespace(), labels).of_proxy(asked)
+        let matching = in_namespace(None).chain(in_namespace(Some(proxy.namespace().clone())));
+        let matching = matching.filter(|((_, wanted), one)| one.finder.finds(wanted, proxy));
+        let matching = matching.map(|((_, wanted), _)| Arc::clone(wanted)).collect();
+        self.selection(proxy.namespace(), labels).with_proxies(matching)
     }
 
     /// Adds a use of a proxy condition for one namespace or for all. Returns whether it is the
     /// first.
-    pub fn ask(&mut self, namespace: Option<&Namespace>, wanted: Arc<ProxyMatch>) -> bool {
+    pub fn add_condition(
+        &mut self,
+        namespace: Option<&Namespace>,
+        wanted: Arc<ProxyMatch>,
+    ) -> bool {
         let finder = wanted.finder();
-        let one = self.proxies.entry((namespace.cloned(), wanted));
-        let one = one.or_insert(AskedProxies { finder, rules: 0 });
-        one.rules += 1;
-        one.rules == 1
+        let condition = self.proxies.entry((namespace.cloned(), wanted));
+        let condition = condition.or_insert(UsedCondition { finder, rules: 0 });
+        condition.rules += 1;
+        condition.rules == 1
     }
 
     /// Removes a use of a proxy condition. Returns whether it was the last.
-    pub fn ask_no_more(&mut self, namespace: Option<&Namespace>, wanted: &Arc<ProxyMatch>) -> bool {
+    pub fn remove_condition(
+        &mut self,
+        namespace: Option<&Namespace>,
+        wanted: &Arc<ProxyMatch>,
+    ) -> bool {
         let key = (namespace.cloned(), Arc::clone(wanted));
-        let Some(one) = self.proxies.get_mut(&key) else { return false };
-        one.rules -= 1;
-        let was_last = one.rules == 0;
+        let Some(condition) = self.proxies.get_mut(&key) else { return false };
+        condition.rules -= 1;
+        let was_last = condition.rules == 0;
         if was_last {
             self.proxies.remove(&key);
         }
@@ -220,8 +228,8 @@ mod tests {
         assert!(selectors.add(Some(&"shop".into()), Arc::clone(&v1)));
         assert!(!selectors.add(Some(&"shop".into()), Arc::clone(&v1)));
         assert!(selectors.add(None, Arc::clone(&web)));
-        let of = selectors.selection(&"shop".into(), &pod);
-        assert!(of.contains(&v1) && of.contains(&web));
+        let selection = selectors.selection(&"shop".into(), &pod);
+        assert!(selection.contains(&v1) && selection.contains(&web));
         let elsewhere = selectors.selection(&"other".into(), &pod);
         assert!(!elsewhere.contains(&v1) && elsewhere.contains(&web));
         assert!(!selectors.remove(Some(&"shop".into()), &v1));

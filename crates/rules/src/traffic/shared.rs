@@ -73,8 +73,8 @@ impl<T: ?Sized> Default for SharedValues<T> {
 impl<T: ?Sized + Eq + Hash> SharedValues<T> {
     /// Replaces a value by the shared copy, if an equal one exists.
     pub(super) fn share(&mut self, value: &mut Arc<T>) {
-        if let Some(known) = self.all.get(value) {
-            value.clone_from(known);
+        if let Some(shared) = self.all.get(value) {
+            value.clone_from(shared);
             return;
         }
         if self.all.len() >= self.room {
@@ -97,12 +97,12 @@ mod tests {
             values.share(&mut value);
             value
         };
-        let kept: Vec<Arc<str>> = (0..100).map(|number| share(&number.to_string())).collect();
-        assert!(Arc::ptr_eq(&kept[7], &share("7")) && !Arc::ptr_eq(&kept[7], &share("8")));
+        let in_use: Vec<Arc<str>> = (0..100).map(|number| share(&number.to_string())).collect();
+        assert!(Arc::ptr_eq(&in_use[7], &share("7")) && !Arc::ptr_eq(&in_use[7], &share("8")));
         for number in 100..10_000 {
             share(&number.to_string());
         }
-        assert!(kept.iter().all(|one| Arc::ptr_eq(one, &share(one))));
-        assert!(values.all.len() <= 2 * kept.len() + 1, "{}", values.all.len());
+        assert!(in_use.iter().all(|one| Arc::ptr_eq(one, &share(one))));
+        assert!(values.all.len() <= 2 * in_use.len() + 1, "{}", values.all.len());
     }
 }

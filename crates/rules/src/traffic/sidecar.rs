@@ -76,7 +76,7 @@ enum EgressTraffic {
 }
 
 impl EgressTraffic {
-    fn of(port: &RawListenerPort) -> Self {
+    fn from_port(port: &RawListenerPort) -> Self {
         if port.protocol.eq_ignore_ascii_case("HTTP_PROXY") {
             return Self::ProxyRequests;
         }
@@ -174,12 +174,12 @@ impl Sidecar {
         });
         let mut egress: Vec<EgressListener> = Vec::new();
         // All listeners of a port must have the address and kind of the first one.
-        let mut first_of_port = BTreeMap::new();
+        let mut first_at_port = BTreeMap::new();
         for (at, raw) in raw.egress.into_iter().enumerate() {
             let read = EgressListener::read(raw, at, settings, &mut reasons);
             let mut is_elsewhere = |read: &EgressListener| {
                 let place = (read.address, read.is_proxy());
-                *first_of_port.entry(read.port).or_insert(place) != place
+                *first_at_port.entry(read.port).or_insert(place) != place
             };
             if read.as_ref().is_some_and(&mut is_elsewhere) {
                 let text = "an earlier listener has the port at another address or for other \
@@ -200,7 +200,7 @@ impl Sidecar {
             egress.extend(read);
         }
         if egress.is_empty() && reasons.iter().all(|one| !one.path.starts_with("spec.egress")) {
-            egress.push(EgressListener::of_everything());
+            egress.push(EgressListener::import_all());
         }
         let selector = raw.workload_selector.and_then(|raw| selection::selector(&raw.match_labels));
         let ingress = has_ingress.then_some(ingress);
@@ -220,8 +220,8 @@ impl Sidecar {
     /// Iterates over the ports on which its proxies listen themselves, each with its path in the
     /// object.
     pub fn own_ports(&self, interception: Interception) -> impl Iterator<Item = (String, u16)> {
-        let listens = move |one: &&EgressListener| {
-            interception == Interception::None || one.address.is_some_and(|at| at.listens)
+        let listens = move |listener: &&EgressListener| {
+            interception == Interception::None || listener.address.is_some_and(|at| at.listens)
         };
         let egress = self.egress.iter().filter(listens);
         let egress =
@@ -238,9 +238,9 @@ impl Sidecar {
     ) -> impl Iterator<Item = (usize, u16, Protocol, impl Iterator<Item = &Hostname>)> {
         let all =
             self.egress.iter().filter(|one| !one.is_proxy() && one.protocol != Protocol::Auto);
-        all.filter_map(|one| {
-            let hosts = one.imported.iter().filter_map(|import| import.host.exact());
-            Some((one.index, one.port?, one.protocol, hosts))
+        all.filter_map(|listener| {
+            let hosts = listener.imported.iter().filter_map(|import| import.host.exact());
+            Some((listener.index, listener.port?, listener.protocol, hosts))
         })
     }
 
@@ -252,7 +252,7 @@ impl Sidecar {
 }
 
 impl EgressListener {
-    fn of_everything() -> Self {
+    fn import_all() -> Self {
         let all = HostImport { namespace: ImportNamespace::Any, host: HostPattern::all() };
         let traffic = EgressTraffic::Any;
         Self {
@@ -280,7 +280,7 @@ impl EgressListener {
         // A Unix socket has no port, and is reported below.
         let is_socket = raw.bind.starts_with("unix:");
         let port = raw.port.filter(|port| port.number != 0 || !is_socket);
-        let traffic = port.as_ref().map_or(EgressTraffic::Any, EgressTraffic::of);
+        let traffic = port.as_ref().map_or(EgressTraffic::Any, EgressTraffic::from_port);
         let protocol = port.as_ref().map_or(Protocol::Auto, RawListenerPort::declared);
         if let Some(port) = &port {
             port.note_unknown_protocol(&path, reasons);
@@ -309,7 +309,8 @@ impl EgressListener {
             reasons.push(Reason::lost(&codes::SIDECAR_HOST, format!("{path}.hosts"), text));
         }
         for (place, text) in raw.hosts.iter().enumerate() {
-            if let Some((_, host)) = text.split_once('/').filter(|(_, host)| is_one_label(host)) {
+            if let Some((_, host)) = text.split_once('/').filter(|(_, host)| is_single_label(host))
+            {
                 let text = format!(
                     "{text:?} is a host with one label, which a ServiceEntry may have; a Service \
                      is {host}.NAMESPACE.svc.{}",
@@ -333,13 +334,13 @@ impl EgressListener {
 
     /// Returns whether a service of the namespace `owner` is among its hosts.
     fn has(&self, host: &HostPattern, owner: &Namespace, own: &Namespace) -> bool {
-        let fits = |one: &HostImport| one.is_of(owner, own) && one.host.contains(host);
+        let fits = |one: &HostImport| one.is_in(owner, own) && one.host.contains(host);
         self.imported.iter().any(fits) && !self.excluded.iter().any(fits)
     }
 
     /// Returns whether it lists exactly this host of a service of the namespace `owner`.
     fn names(&self, host: &HostPattern, owner: &Namespace, own: &Namespace) -> bool {
-        let is = |one: &HostImport| one.is_of(owner, own) && one.host == *host;
+        let is = |one: &HostImport| one.is_in(owner, own) && one.host == *host;
         self.imported.iter().any(is) && self.has(host, owner, own)
     }
 
@@ -351,14 +352,14 @@ impl EgressListener {
 
     /// Returns whether rules in the namespace `owner` for a host overlap with its hosts.
     fn has_rules(&self, host: &HostPattern, owner: &Namespace, own: &Namespace) -> bool {
-        let meets = |one: &HostImport| one.is_of(owner, own) && one.host.meets(host);
-        let excludes = |one: &HostImport| one.is_of(owner, own) && one.host.contains(host);
+        let meets = |one: &HostImport| one.is_in(owner, own) && one.host.meets(host);
+        let excludes = |one: &HostImport| one.is_in(owner, own) && one.host.contains(host);
         self.imported.iter().any(meets) && !self.excluded.iter().any(excludes)
     }
 }
 
 /// Returns whether a host is a name without a dot. In an import, it is not a short name.
-fn is_one_label(host: &str) -> bool {
+fn is_single_label(host: &str) -> bool {
     HostPattern::written(host)
         .is_ok_and(|host| host.exact().is_some_and(|host| !host.as_str().contains(['.', ':'])))
 }
@@ -383,7 +384,7 @@ impl HostImport {
         Ok((Self { namespace, host }, imports))
     }
 
-    fn is_of(&self, owner: &Namespace, own: &Namespace) -> bool {
+    fn is_in(&self, owner: &Namespace, own: &Namespace) -> bool {
         match &self.namespace {
             ImportNamespace::Any => true,
             ImportNamespace::Own => owner == own,
@@ -425,7 +426,7 @@ impl<'a> ImportScope<'a> {
     /// Returns whether the upstream cluster of a service for this port is needed. HTTP proxy
     /// requests may need it too. If it is the only port of the service, listeners for other ports
     /// may also need it.
-    pub fn leads_to_port(
+    pub fn needs_port(
         &self,
         host: &HostPattern,
         owner: &Namespace,
@@ -448,8 +449,8 @@ impl<'a> ImportScope<'a> {
         only: u16,
     ) -> impl Iterator<Item = u16> {
         let all = self.sidecar.into_iter().flat_map(|sidecar| &sidecar.egress);
-        let names = move |one: &&EgressListener| {
-            one.traffic == EgressTraffic::Bytes && one.names(host, owner, self.namespace)
+        let names = move |listener: &&EgressListener| {
+            listener.traffic == EgressTraffic::Bytes && listener.names(host, owner, self.namespace)
         };
         all.filter(names).filter_map(|one| one.port).filter(move |port| *port != only)
     }
@@ -507,7 +508,7 @@ impl<'a> ImportScope<'a> {
     }
 
     /// Iterates over the rules for a host that apply to the proxy.
-    pub(super) fn of_rules<'r>(
+    pub(super) fn applicable_rules<'r>(
         self,
         host: &'a HostPattern,
         all: impl Iterator<Item = &'r Arc<RoutedService>>,
@@ -540,18 +541,19 @@ impl Sidecars {
 
     /// Returns whether proxies in this namespace may have a Sidecar.
     pub fn concerns(&self, namespace: &Namespace) -> bool {
-        !self.objects.of(namespace).is_empty() || self.objects.of_root().is_some()
+        !self.objects.in_namespace(namespace).is_empty() || self.objects.root_default().is_some()
     }
 
     /// Returns the ports of all HTTP proxy listeners in all Sidecars.
     pub fn proxies(&self) -> BTreeSet<u16> {
-        let all = self.objects.namespaces().flat_map(|namespace| self.objects.of(namespace));
+        let all =
+            self.objects.namespaces().flat_map(|namespace| self.objects.in_namespace(namespace));
         all.flat_map(|sidecar| sidecar.proxies()).map(|(port, _)| port).collect()
     }
 
     /// Returns whether a Sidecar defines inbound ports for workloads of a namespace.
     pub fn gives_ports(&self, namespace: &Namespace) -> bool {
-        let own = self.objects.of(namespace).iter().chain(self.objects.of_root());
+        let own = self.objects.in_namespace(namespace).iter().chain(self.objects.root_default());
         own.into_iter().any(|sidecar| sidecar.ingress.is_some())
     }
 
@@ -564,11 +566,11 @@ impl Sidecars {
     /// namespace with a matching selector, or else without a selector, or else a Sidecar in the
     /// root namespace without a selector. Sidecars are never combined.
     pub fn scope<'a>(&'a self, namespace: &'a Namespace, selection: &Selection) -> ImportScope<'a> {
-        let own = self.objects.of(namespace);
+        let own = self.objects.in_namespace(namespace);
         let selected = |sidecar: &&Arc<Sidecar>| {
             sidecar.selector.as_ref().is_none_or(|selector| selection.contains(selector))
         };
-        let sidecar = own.iter().find(selected).or_else(|| self.objects.of_root());
+        let sidecar = own.iter().find(selected).or_else(|| self.objects.root_default());
         ImportScope { sidecar, namespace, withheld: None }
     }
 
@@ -579,19 +581,19 @@ impl Sidecars {
         host: &HostPattern,
         owner: &Namespace,
     ) -> bool {
-        let own = self.objects.of(namespace);
+        let own = self.objects.in_namespace(namespace);
         let by = |sidecar| {
             ImportScope { sidecar: Some(sidecar), namespace, withheld: None }.includes(host, owner)
         };
         let is_for_all = own.iter().any(|sidecar| sidecar.selector.is_none());
-        own.iter().any(by) || (!is_for_all && self.objects.of_root().is_none_or(by))
+        own.iter().any(by) || (!is_for_all && self.objects.root_default().is_none_or(by))
     }
 
     /// Returns the reason why a Sidecar applies to no proxy, if any.
     pub fn loss(&self, meta: &ObjectMeta) -> Option<Reason> {
-        let (first, whom) = self.objects.before(meta)?;
+        let (first, proxies) = self.objects.before(meta)?;
         let text = format!(
-            "Sidecar {first} is older and applies to {whom}: this one applies to no \
+            "Sidecar {first} is older and applies to {proxies}: this one applies to no \
                             proxy"
         );
         Some(Reason::lost(&codes::SIDECAR_SHADOWED, "spec", text))
@@ -619,9 +621,9 @@ impl Sidecars {
 }
 
 /// Records that the imports of a namespace, or of all namespaces, may differ.
-fn note(changes: &mut TrafficChanges, namespace: &Namespace, is_of_all: bool) {
+fn note(changes: &mut TrafficChanges, namespace: &Namespace, affects_all: bool) {
     changes.scopes.insert(namespace.clone());
-    changes.every_scope |= is_of_all;
+    changes.every_scope |= affects_all;
 }
 
 #[cfg(test)]

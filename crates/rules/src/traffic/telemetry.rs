@@ -176,7 +176,7 @@ pub struct Telemetries {
 impl Telemetries {
     /// Returns whether any Telemetry is in this namespace.
     pub fn concerns(&self, namespace: &Namespace) -> bool {
-        !self.objects.of(namespace).is_empty()
+        !self.objects.in_namespace(namespace).is_empty()
     }
 
     /// Returns whether the proxies of a namespace have the same Telemetries as in an earlier
@@ -187,9 +187,9 @@ impl Telemetries {
 
     /// Returns the reason why a Telemetry applies to no proxy, if any.
     pub fn loss(&self, meta: &ObjectMeta) -> Option<Reason> {
-        let (first, whom) = self.objects.before(meta)?;
+        let (first, proxies) = self.objects.before(meta)?;
         let text = format!(
-            "Telemetry {first} is older and applies to {whom}: this one applies to \
+            "Telemetry {first} is older and applies to {proxies}: this one applies to \
                             no proxy"
         );
         Some(Reason::lost(&codes::TELEMETRY_SHADOWED, "spec", text))
@@ -197,13 +197,12 @@ impl Telemetries {
 
     /// Returns the objects that apply to a proxy. Each level overrides the previous one: the root
     /// namespace, the proxy's namespace, and a selector that matches the proxy.
-    pub fn of_proxy(&self, namespace: &Namespace, selection: &Selection) -> Vec<&Arc<Telemetry>> {
-        let selected =
-            self.objects.of(namespace).iter().find(|one| {
-                one.selector.as_ref().is_some_and(|selector| selection.contains(selector))
-            });
+    pub fn for_proxy(&self, namespace: &Namespace, selection: &Selection) -> Vec<&Arc<Telemetry>> {
+        let selected = self.objects.in_namespace(namespace).iter().find(|telemetry| {
+            telemetry.selector.as_ref().is_some_and(|selector| selection.contains(selector))
+        });
         let mut levels: Vec<_> =
-            [self.objects.of_root(), self.objects.default_of(namespace), selected]
+            [self.objects.root_default(), self.objects.namespace_default(namespace), selected]
                 .into_iter()
                 .flatten()
                 .collect();
@@ -219,14 +218,14 @@ impl Telemetries {
         (namespace, selection): (&Namespace, &Selection),
         end: CallEnd,
     ) -> Vec<WrittenLog> {
-        let levels = self.of_proxy(namespace, selection);
-        let holds = |rule: &&LoggingRule| rule.end.is_none_or(|of| of == end);
+        let levels = self.for_proxy(namespace, selection);
+        let holds = |rule: &&LoggingRule| rule.end.is_none_or(|rule_end| rule_end == end);
         let named = levels.iter().rev().map(|level| -> BTreeSet<&Arc<str>> {
             level.logging.iter().filter(holds).flat_map(|rule| &rule.providers).collect()
         });
-        let meant = named.into_iter().find(|names| !names.is_empty());
-        let meant = meant.unwrap_or_else(|| mesh.default_logs.iter().collect());
-        let by_default = mesh.default_logs.iter().filter(|name| meant.contains(name));
+        let providers = named.into_iter().find(|names| !names.is_empty());
+        let providers = providers.unwrap_or_else(|| mesh.default_logs.iter().collect());
+        let by_default = mesh.default_logs.iter().filter(|name| providers.contains(name));
         // Whether each is written, and which requests.
         let mut given: BTreeMap<&Arc<str>, (bool, Option<&Arc<str>>)> =
             by_default.map(|name| (name, (true, None))).collect();
@@ -239,7 +238,7 @@ impl Telemetries {
             if !rule.providers.is_empty() {
                 names = &rule.providers;
             }
-            for name in names.iter().filter(|name| meant.contains(name)) {
+            for name in names.iter().filter(|name| providers.contains(name)) {
                 let before = given.get(name).and_then(|(_, filter)| *filter);
                 given.insert(name, (!rule.disabled, rule.filter.as_ref().or(before)));
             }
@@ -258,7 +257,7 @@ impl Telemetries {
         (namespace, selection): (&Namespace, &Selection),
         end: CallEnd,
     ) -> Option<TracingChoice> {
-        let levels = self.of_proxy(namespace, selection);
+        let levels = self.for_proxy(namespace, selection);
         let rules = levels.iter().flat_map(|level| &level.tracing);
         spans::choice(rules, mesh.default_tracing.as_ref(), end)
     }
@@ -269,8 +268,8 @@ impl Telemetries {
         (namespace, selection): (&Namespace, &Selection),
         end: CallEnd,
     ) -> MetricsChoice {
-        let levels = self.of_proxy(namespace, selection);
-        MetricsChoice::of(levels.iter().flat_map(|level| &level.metrics), end)
+        let levels = self.for_proxy(namespace, selection);
+        MetricsChoice::combine(levels.iter().flat_map(|level| &level.metrics), end)
     }
 
     pub(super) fn insert(&mut self, telemetry: &Arc<Telemetry>, into: ScopedInForce<'_>) {

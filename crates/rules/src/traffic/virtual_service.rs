@@ -132,9 +132,9 @@ impl VirtualService {
             let path = format!("spec.hosts[{at}]");
             reasons.push(Reason::lost(&codes::ROUTE_HOST_INVALID, path, text));
         }
-        let lengths = |of: &str| {
-            let rules = object.pointer(&format!("/spec/{of}")).and_then(Value::as_array);
-            rules.into_iter().flatten().map(RuleLength::of)
+        let lengths = |list: &str| {
+            let rules = object.pointer(&format!("/spec/{list}")).and_then(Value::as_array);
+            rules.into_iter().flatten().map(RuleLength::measure)
         };
         let sum = |rules: &mut dyn Iterator<Item = RuleLength>| {
             rules.map(|rule| rule.routed()).fold(0, usize::saturating_add)
@@ -153,8 +153,9 @@ impl VirtualService {
             );
             return Err(Reason::lost(&codes::ROUTES_SURPLUS, "spec", text));
         }
-        let known = hosts.iter().filter_map(HostPattern::exact).cloned().collect();
-        let mut reader = Reader { namespace: &namespace, settings, reasons: &mut reasons, known };
+        let known_hosts = hosts.iter().filter_map(HostPattern::exact).cloned().collect();
+        let mut reader =
+            Reader { namespace: &namespace, settings, reasons: &mut reasons, known_hosts };
         let mut http = Vec::with_capacity(raw.http.len());
         let mut delegates = Vec::new();
         for (at, raw) in raw.http.into_iter().enumerate() {
@@ -299,10 +300,10 @@ impl Reader<'_> {
                 );
                 continue;
             };
-            let is_of_hosts = |(hosts, written): &(HostSet<'_>, BTreeSet<HostPattern>)| {
+            let covers = |(hosts, written): &(HostSet<'_>, BTreeSet<HostPattern>)| {
                 hosts.has_wider(&parsed) || written.contains(&parsed)
             };
-            if hosts.is_some_and(|hosts| !is_of_hosts(hosts)) {
+            if hosts.is_some_and(|hosts| !covers(hosts)) {
                 lost(
                     path,
                     format!(
@@ -396,8 +397,10 @@ fn unreachable(
     reasons: &mut Vec<Reason>,
 ) {
     let takes_all = |(at, rule): (usize, &HttpRule)| {
-        let all = |one: &RequestMatch| {
-            one.is_catch_all() && one.port.is_none() && one.source == SourceMatch::default()
+        let all = |request: &RequestMatch| {
+            request.is_catch_all()
+                && request.port.is_none()
+                && request.source == SourceMatch::default()
         };
         !delegates.contains_key(&at)
             && !rule.is_absent
@@ -418,8 +421,8 @@ fn unreachable(
 fn covered(rules: &[HttpRule], delegates: &SortedMap<usize, Delegate>, reasons: &mut Vec<Reason>) {
     // Paths with their locations, by all other conditions.
     let mut earlier: HashMap<RequestMatch, HashMap<Option<PathMatch>, String>> = HashMap::new();
-    let takes_all = |one: &RequestMatch| {
-        one.is_catch_all() && one.port.is_none() && one.source == SourceMatch::default()
+    let takes_all = |request: &RequestMatch| {
+        request.is_catch_all() && request.port.is_none() && request.source == SourceMatch::default()
     };
     let all = rules.iter().enumerate().filter(|(_, rule)| !rule.is_absent);
     for (at, rule) in all {
@@ -427,11 +430,13 @@ fn covered(rules: &[HttpRule], delegates: &SortedMap<usize, Delegate>, reasons: 
             // `unreachable` reports all later rules.
             return;
         }
-        for (place, one) in rule.matches.iter().enumerate().filter(|(_, one)| !one.refused) {
-            let mut rest = one.clone();
+        for (place, request) in
+            rule.matches.iter().enumerate().filter(|(_, request)| !request.refused)
+        {
+            let mut rest = request.clone();
             let wanted = rest.path.take();
             let name = Arc::default();
-            let more = RareConditions::clone(one);
+            let more = RareConditions::clone(request);
             rest.more = RareConditions { name, stat_prefix: Arc::default(), ..more }.into();
             let path = format!("spec.http[{at}].match[{place}]");
             let paths = earlier.entry(rest).or_default();

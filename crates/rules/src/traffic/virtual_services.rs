@@ -40,7 +40,7 @@ pub struct RoutedService {
 }
 
 impl RoutedService {
-    fn of(service: &Arc<VirtualService>, (http, reasons): (HttpRoutes, Vec<Reason>)) -> Self {
+    fn new(service: &Arc<VirtualService>, (http, reasons): (HttpRoutes, Vec<Reason>)) -> Self {
         let service = Arc::clone(service);
         let mut routed = Self { service, http, reasons, portless: Box::default() };
         let portless = routed.destinations().filter(|to| to.port.is_none());
@@ -51,37 +51,40 @@ impl RoutedService {
     }
 
     /// Returns whether both differ at most in their HTTP rules, and route to the same services.
-    fn is_same_beside_requests(&self, other: &Self) -> bool {
+    fn equals_except_requests(&self, other: &Self) -> bool {
         let VirtualService { meta, origin, hosts, gateways, export_to, http: _, more } =
             &*self.service;
-        let of = &*other.service;
-        (meta, origin, hosts, gateways) == (&of.meta, &of.origin, &of.hosts, &of.gateways)
-            && (export_to, &more.tls, &more.tcp) == (&of.export_to, &of.tls, &of.tcp)
+        let theirs = &*other.service;
+        (meta, origin, hosts, gateways)
+            == (&theirs.meta, &theirs.origin, &theirs.hosts, &theirs.gateways)
+            && (export_to, &more.tls, &more.tcp) == (&theirs.export_to, &theirs.tls, &theirs.tcp)
             && self.http.origin == other.http.origin
             && self.portless == other.portless
-            && self.led() == other.led()
+            && self.http_destinations() == other.http_destinations()
     }
 
     /// Returns the destinations of HTTP rules, each with the namespace of the senders, if limited.
-    fn led(&self) -> BTreeSet<(Option<&Namespace>, &Hostname)> {
-        let mut led = BTreeSet::new();
+    fn http_destinations(&self) -> BTreeSet<(Option<&Namespace>, &Hostname)> {
+        let mut destinations = BTreeSet::new();
         for rule in &*self.http.rules {
-            let of = rule.matches.iter().map(|one| one.source.namespace.as_ref());
+            let namespaces = rule.matches.iter().map(|one| one.source.namespace.as_ref());
             let any = rule.matches.is_empty().then_some(None);
-            let to = rule.leads_to().map(|to| &to.host);
-            for namespace in of.chain(any) {
-                led.extend(to.clone().map(|host| (namespace, host)));
+            let to = rule.all_destinations().map(|to| &to.host);
+            for namespace in namespaces.chain(any) {
+                destinations.extend(to.clone().map(|host| (namespace, host)));
             }
         }
-        led
+        destinations
     }
 
     /// Returns whether two objects share a host: both are VirtualServices, and `other` contains the
     /// host pattern that applies to `host` in this one.
     pub fn shares_host(&self, other: &Self, host: &HostPattern) -> bool {
-        let is_one = |one: &Self| one.http.origin.kind == RouteKind::VirtualService;
+        let is_virtual_service = |one: &Self| one.http.origin.kind == RouteKind::VirtualService;
         let holding = self.service.mesh_hosts().filter(|own| own.contains(host)).min();
-        is_one(self) && is_one(other) && other.service.mesh_hosts().any(|own| Some(own) == holding)
+        is_virtual_service(self)
+            && is_virtual_service(other)
+            && other.service.mesh_hosts().any(|own| Some(own) == holding)
     }
 
     /// Returns whether it has any rule. An object whose rules were all removed is treated as
@@ -94,24 +97,26 @@ impl RoutedService {
 
     /// Iterates over all destinations, including mirrors.
     pub fn destinations(&self) -> impl Iterator<Item = &Destination> {
-        self.destinations_of(|_| true)
+        self.destinations_where(|_| true)
     }
 
     /// Iterates over the destinations of rules for a namespace. Rules for requests from other
     /// namespaces are left out.
     pub fn destinations_from(&self, namespace: &Namespace) -> impl Iterator<Item = &Destination> {
-        let fits = move |one: &RequestMatch| {
-            one.source.namespace.as_ref().is_none_or(|wanted| wanted == namespace)
+        let fits = move |request: &RequestMatch| {
+            request.source.namespace.as_ref().is_none_or(|wanted| wanted == namespace)
         };
-        self.destinations_of(move |rule| rule.matches.is_empty() || rule.matches.iter().any(fits))
+        self.destinations_where(move |rule| {
+            rule.matches.is_empty() || rule.matches.iter().any(fits)
+        })
     }
 
-    fn destinations_of(
+    fn destinations_where(
         &self,
         counts: impl Fn(&HttpRule) -> bool,
     ) -> impl Iterator<Item = &Destination> {
         let rules = self.http.rules.iter().filter(move |rule| counts(rule));
-        let requests = rules.flat_map(HttpRule::leads_to);
+        let requests = rules.flat_map(HttpRule::all_destinations);
         let connections = self.service.tls.iter().chain(&self.service.tcp);
         let all = requests.chain(connections.flat_map(|rule| &rule.destinations));
         all.filter(|to| !to.invalid)
@@ -125,7 +130,7 @@ impl RoutedService {
 
     /// Returns whether it has a rule for connections of a proxy, with its namespace and selection,
     /// to a port.
-    pub fn leads_connections(
+    pub fn routes_connections(
         &self,
         port: &Port,
         namespace: &Namespace,
@@ -220,17 +225,17 @@ impl VirtualServices {
 
     /// Iterates over the hosts whose rules route to a service, possibly with duplicates.
     pub fn leading_to<'a>(&'a self, service: &Hostname) -> impl Iterator<Item = &'a HostPattern> {
-        self.destinations_of(service).flat_map(|by| by.service.mesh_hosts())
+        self.leading_objects(service).flat_map(|by| by.service.mesh_hosts())
     }
 
     /// Iterates over the hosts whose routes depend on the ports of a service, possibly with
     /// duplicates.
     pub fn depending_on<'a>(&'a self, service: &Hostname) -> impl Iterator<Item = &'a HostPattern> {
-        let portless = self.destinations_of(service).filter(|by| by.is_portless);
+        let portless = self.leading_objects(service).filter(|by| by.is_portless);
         portless.flat_map(|by| by.service.mesh_hosts())
     }
 
-    fn destinations_of<'a>(
+    fn leading_objects<'a>(
         &'a self,
         service: &Hostname,
     ) -> impl Iterator<Item = &'a LeadingObject> {
@@ -258,7 +263,7 @@ impl VirtualServices {
     }
 
     /// Returns the namespaces whose proxies may have other objects for exactly this host pattern.
-    pub fn namespaces_of(&self, host: &HostPattern) -> BTreeSet<Namespace> {
+    pub fn special_namespaces_for(&self, host: &HostPattern) -> BTreeSet<Namespace> {
         let all = self.by_host.get(host).into_iter().flat_map(|all| all.iter());
         let owner = |routed: &Arc<RoutedService>| {
             let owner = &routed.service.meta.namespace;
@@ -274,7 +279,7 @@ impl VirtualServices {
     /// group to the first object with rules for them; later groups then have no effect. Within a
     /// group, objects that are private to the namespace come first, then objects that are exported
     /// to it by name, then public objects. Among these, the oldest comes first.
-    pub fn of_host<'a, 'n>(
+    pub fn for_host<'a, 'n>(
         &'a self,
         host: &HostPattern,
         namespace: &'n Namespace,
@@ -287,9 +292,9 @@ impl VirtualServices {
                 patterns.extend(wider(host));
             }
         }
-        let owner = self.withheld.owner_of(host, namespace);
+        let owner = self.withheld.owner_for(host, namespace);
         let groups = patterns.into_iter().map(move |pattern| {
-            let all = self.seen_of_pattern(&pattern, namespace, owner.clone());
+            let all = self.visible_for_pattern(&pattern, namespace, owner.clone());
             all.filter(|one| one.has_rules()).collect::<Vec<_>>()
         });
         groups.filter(|group| !group.is_empty())
@@ -311,32 +316,32 @@ impl VirtualServices {
     }
 
     /// Iterates over the objects for exactly this host pattern.
-    pub fn of_pattern<'a, 'n>(
+    pub fn for_pattern<'a, 'n>(
         &'a self,
         host: &HostPattern,
         namespace: &'n Namespace,
     ) -> impl Iterator<Item = &'a Arc<RoutedService>> + use<'a, 'n> {
-        self.seen_of_pattern(host, namespace, self.withheld.owner_of(host, namespace))
+        self.visible_for_pattern(host, namespace, self.withheld.owner_for(host, namespace))
     }
 
     /// Iterates over the objects with exactly this host pattern that apply to a host of `owner`.
-    fn seen_of_pattern<'a, 'n>(
+    fn visible_for_pattern<'a, 'n>(
         &'a self,
         pattern: &HostPattern,
         namespace: &'n Namespace,
         owner: Option<Namespace>,
     ) -> impl Iterator<Item = &'a Arc<RoutedService>> + use<'a, 'n> {
         let all = self.by_host.get(pattern).map_or(&[][..], |all| all);
-        let seen = visible(move || all.iter(), namespace, &self.withheld);
-        seen.filter(move |one| {
-            let of = &one.service.meta.namespace;
-            !self.withheld.is_of_foreign_host(of, owner.as_ref(), namespace)
+        let visible_objects = visible(move || all.iter(), namespace, &self.withheld);
+        visible_objects.filter(move |routed| {
+            let object_namespace = &routed.service.meta.namespace;
+            !self.withheld.withholds_host(object_namespace, owner.as_ref(), namespace)
         })
     }
 
     /// Iterates over the objects bound to a gateway, for a gateway proxy in a namespace, in the
     /// same order.
-    pub fn of_gateway<'a, 'n>(
+    pub fn for_gateway<'a, 'n>(
         &'a self,
         gateway: &str,
         namespace: &'n Namespace,
@@ -354,8 +359,8 @@ impl VirtualServices {
             return false;
         }
         match (self.by_gateway.get(gateway), other.by_gateway.get(gateway)) {
-            (Some(one), Some(other)) => one.ptr_eq(other) || one == other,
-            (one, other) => one.is_none() && other.is_none(),
+            (Some(own), Some(other)) => own.ptr_eq(other) || own == other,
+            (own, other) => own.is_none() && other.is_none(),
         }
     }
 
@@ -366,9 +371,12 @@ impl VirtualServices {
         let has_connections = !service.tcp.is_empty() || !service.tls.is_empty();
         // Objects may share a host with exactly the same pattern. Connections still belong to the
         // first one.
-        let is_one = |one: &RoutedService| one.http.origin.kind == RouteKind::VirtualService;
+        let is_virtual_service =
+            |one: &RoutedService| one.http.origin.kind == RouteKind::VirtualService;
         let shares = |other: &RoutedService| {
-            sharing == HostSharing::AllJoined && is_one(other) && is_one(routed)
+            sharing == HostSharing::AllJoined
+                && is_virtual_service(other)
+                && is_virtual_service(routed)
         };
         let (is_for_mesh, all) = (service.is_for_mesh(), HostPattern::all());
         let hosts = service.hosts.iter().enumerate();
@@ -400,12 +408,12 @@ impl VirtualServices {
         if self.is_empty() {
             return self.clone();
         }
-        let patterns = hosts.map(HostPattern::of_service);
+        let patterns = hosts.map(HostPattern::for_service);
         let patterns = patterns
             .flat_map(|host| [host.clone()].into_iter().chain(wider(&host).collect::<Vec<_>>()));
-        let kept = patterns.filter_map(|host| self.by_host.get_key_value(&host));
+        let matching = patterns.filter_map(|host| self.by_host.get_key_value(&host));
         let by_host: OrdMap<HostPattern, Arc<[Arc<RoutedService>]>> =
-            kept.map(|(host, all)| (host.clone(), Arc::clone(all))).collect();
+            matching.map(|(host, all)| (host.clone(), Arc::clone(all))).collect();
         let objects = by_host.values().flat_map(|all| all.iter());
         // The number of objects does not matter, because the copy does not change.
         let special_namespaces = objects.flat_map(|one| special_namespaces(one));
@@ -414,7 +422,7 @@ impl VirtualServices {
     }
 }
 
-/// Iterates over the objects that are visible in a namespace: see [`VirtualServices::of_host`].
+/// Iterates over the objects that are visible in a namespace: see [`VirtualServices::for_host`].
 fn visible<'a, 'n, I: Iterator<Item = &'a Arc<RoutedService>>, F: Fn() -> I>(
     all: F,
     namespace: &'n Namespace,
@@ -422,9 +430,9 @@ fn visible<'a, 'n, I: Iterator<Item = &'a Arc<RoutedService>>, F: Fn() -> I>(
 ) -> impl Iterator<Item = &'a Arc<RoutedService>> + use<'a, 'n, I, F> {
     [Visibility::Private, Visibility::ByName, Visibility::Public].into_iter().flat_map(
         move |group| {
-            all().filter(move |one| {
-                Visibility::of(&one.service, namespace) == Some(group)
-                    && !withheld.is_from(&one.service.meta, namespace)
+            all().filter(move |routed| {
+                Visibility::in_namespace(&routed.service, namespace) == Some(group)
+                    && !withheld.is_from(&routed.service.meta, namespace)
             })
         },
     )
@@ -439,7 +447,7 @@ enum Visibility {
 }
 
 impl Visibility {
-    fn of(service: &VirtualService, namespace: &Namespace) -> Option<Self> {
+    fn in_namespace(service: &VirtualService, namespace: &Namespace) -> Option<Self> {
         match &service.export_to {
             ExportTo::Public => Some(Self::Public),
             ExportTo::Namespaces(all) if !all.contains(namespace) => None,
@@ -454,7 +462,7 @@ impl Visibility {
 /// The VirtualServices, which change one by one.
 #[derive(Debug, Default)]
 pub(super) struct VirtualServiceObjects {
-    all: OrdMap<WorkloadKey, KnownService>,
+    all: OrdMap<WorkloadKey, TrackedService>,
     /// Delegating objects of each delegate.
     roots: BTreeMap<Delegate, BTreeSet<WorkloadKey>>,
     /// Objects whose reasons may have changed, and the reasons that were reported for each object.
@@ -464,7 +472,7 @@ pub(super) struct VirtualServiceObjects {
 
 /// An object and its active form.
 #[derive(Debug, Clone, Default)]
-struct KnownService {
+struct TrackedService {
     /// The current object; `None` if it was removed.
     service: Option<Arc<VirtualService>>,
     routed: Option<Arc<RoutedService>>,
@@ -481,7 +489,7 @@ pub(super) struct ServicesInForce<'a> {
 
 impl VirtualServiceObjects {
     pub(super) fn insert(&mut self, service: Arc<VirtualService>, mut into: ServicesInForce<'_>) {
-        let key = key_of(&service.meta);
+        let key = object_key(&service.meta);
         for delegate in service.delegates.values() {
             self.roots.entry(delegate.clone()).or_default().insert(key.clone());
         }
@@ -490,7 +498,7 @@ impl VirtualServiceObjects {
     }
 
     pub(super) fn remove(&mut self, service: &Arc<VirtualService>, mut from: ServicesInForce<'_>) {
-        let key = key_of(&service.meta);
+        let key = object_key(&service.meta);
         for delegate in service.delegates.values() {
             if let Some(roots) = self.roots.get_mut(delegate) {
                 roots.remove(&key);
@@ -499,8 +507,8 @@ impl VirtualServiceObjects {
                 }
             }
         }
-        if let Some(known) = self.all.get_mut(&key) {
-            known.service = None;
+        if let Some(tracked) = self.all.get_mut(&key) {
+            tracked.service = None;
         }
         self.put(&key, &mut from);
     }
@@ -508,7 +516,7 @@ impl VirtualServiceObjects {
     /// Marks the objects that are bound to a gateway, because their reasons may have changed.
     pub(super) fn touch_bound(&mut self, gateway: &str, services: &VirtualServices) {
         let bound = services.by_gateway.get(gateway).into_iter().flat_map(OrdMap::values);
-        self.touched.extend(bound.map(|one| key_of(&one.service.meta)));
+        self.touched.extend(bound.map(|one| object_key(&one.service.meta)));
     }
 
     /// Returns new reasons since the last call that are caused by other objects.
@@ -519,13 +527,14 @@ impl VirtualServiceObjects {
     ) -> Vec<(Arc<RouteOrigin>, Reason)> {
         let mut news = Vec::new();
         for key in std::mem::take(&mut self.touched) {
-            let Some(routed) = self.all.get(&key).and_then(|known| known.routed.as_ref()) else {
+            let Some(routed) = self.all.get(&key).and_then(|tracked| tracked.routed.as_ref())
+            else {
                 self.given.remove(&key);
                 continue;
             };
             let mut reasons = routed.reasons.clone();
             reasons.extend(services.losses(routed, sharing));
-            reasons.extend(gateways.reasons_of(&routed.service, true));
+            reasons.extend(gateways.binding_reasons(&routed.service, true));
             let given = self.given.get(&key).map_or(&[][..], |given| given);
             let new = new_reasons(&reasons, given);
             news.extend(new.map(|reason| (routed.service.origin.clone(), reason.clone())));
@@ -550,12 +559,12 @@ impl VirtualServiceObjects {
             };
             let service = |key: &WorkloadKey| self.all.get(key)?.service.as_ref();
             let now = service(&key).filter(is_followed);
-            let now = now.map(|one| {
-                let routes = one.routes(|name| service(name).map(|one| &**one));
-                Arc::new(RoutedService::of(one, routes))
+            let now = now.map(|virtual_service| {
+                let routes = virtual_service.routes(|name| service(name).map(|one| &**one));
+                Arc::new(RoutedService::new(virtual_service, routes))
             });
             let is_gone = service(&key).is_none();
-            let before = self.all.get(&key).and_then(|known| known.routed.clone());
+            let before = self.all.get(&key).and_then(|tracked| tracked.routed.clone());
             if is_gone {
                 self.all.remove(&key);
             }
@@ -563,8 +572,8 @@ impl VirtualServiceObjects {
                 // Shared values stay shared.
                 continue;
             }
-            if let Some(known) = self.all.get_mut(&key) {
-                known.routed.clone_from(&now);
+            if let Some(tracked) = self.all.get_mut(&key) {
+                tracked.routed.clone_from(&now);
             }
             let rivals = replace(before.as_deref(), now.as_ref(), into);
             self.touched.extend(rivals);
@@ -573,7 +582,7 @@ impl VirtualServiceObjects {
     }
 }
 
-fn key_of(meta: &ObjectMeta) -> WorkloadKey {
+fn object_key(meta: &ObjectMeta) -> WorkloadKey {
     WorkloadKey { namespace: meta.namespace.clone(), name: Arc::clone(&meta.name) }
 }
 
@@ -595,7 +604,7 @@ fn replace(
     {
         changes.selectors |= selectors.remove(None, labels);
     }
-    let is_of =
+    let is_same_object =
         |one: &RoutedService, before: &RoutedService| one.service.meta == before.service.meta;
     for namespace in before.into_iter().flat_map(special_namespaces) {
         count(&mut services.special_namespaces, &namespace, false);
@@ -615,7 +624,7 @@ fn replace(
         let destinations: BTreeSet<&Hostname> = routed.destinations().map(|to| &to.host).collect();
         if *is_scoped {
             // The destinations may enter or leave scopes.
-            changes.hosts.extend(destinations.iter().map(|host| HostPattern::of_service(host)));
+            changes.hosts.extend(destinations.iter().map(|host| HostPattern::for_service(host)));
         }
         if routed.service.mesh_hosts().next().is_none() {
             continue;
@@ -652,12 +661,12 @@ fn replace(
     }
     for (host, now) in hosts {
         let mut all: Vec<_> = services.by_host.get(host).map_or_else(Vec::new, |all| all.to_vec());
-        all.retain(|one| !before.is_some_and(|before| is_of(one, before)));
+        all.retain(|one| !before.is_some_and(|before| is_same_object(one, before)));
         if let Some(now) = now {
             let place = all.partition_point(|one| one.service.meta < now.service.meta);
             all.insert(place, Arc::clone(now));
         }
-        rivals.extend(all.iter().map(|one| key_of(&one.service.meta)));
+        rivals.extend(all.iter().map(|one| object_key(&one.service.meta)));
         if all.is_empty() {
             services.by_host.remove(host);
         } else {

@@ -39,13 +39,13 @@ impl Withheld {
 
     /// Returns the namespace that owns a host for clients of a namespace, or `None` if objects of
     /// any namespace may apply to it.
-    pub fn owner_of(&self, host: &HostPattern, client: &Namespace) -> Option<Namespace> {
-        self.foreign_hosts.as_ref()?.owner_of(host, client)
+    pub fn owner_for(&self, host: &HostPattern, client: &Namespace) -> Option<Namespace> {
+        self.foreign_hosts.as_ref()?.owner_for(host, client)
     }
 
     /// Returns whether objects of `namespace` do not apply to a host of `owner` at proxies of the
     /// namespace `client`.
-    pub fn is_of_foreign_host(
+    pub fn withholds_host(
         &self,
         namespace: &Namespace,
         owner: Option<&Namespace>,
@@ -72,26 +72,26 @@ impl Withheld {
 
     /// Returns whether objects of a namespace apply to its own proxies but not to all others.
     pub fn concerns(&self, namespace: &Namespace) -> bool {
-        let is_of_foreign = |foreign: &Arc<ForeignHosts>| foreign.namespaces.contains(namespace);
+        let is_listed = |foreign: &Arc<ForeignHosts>| foreign.namespaces.contains(namespace);
         self.over_namespace.contains_key(namespace)
             || self.over_total.contains_key(namespace)
-            || self.foreign_hosts.as_ref().is_some_and(is_of_foreign)
+            || self.foreign_hosts.as_ref().is_some_and(is_listed)
     }
 
     /// Returns the namespaces with objects that are withheld in only one of the two versions.
     pub fn differing(&self, before: &Self) -> BTreeSet<Namespace> {
         let mut differing = BTreeSet::new();
-        for (one, other) in [(self, before), (before, self)] {
+        for (version, other) in [(self, before), (before, self)] {
             let kinds = [
-                (&one.over_namespace, &other.over_namespace),
-                (&one.over_total, &other.over_total),
+                (&version.over_namespace, &other.over_namespace),
+                (&version.over_total, &other.over_total),
             ];
-            for (one, other) in kinds {
-                differing.extend(one.keys().filter(|name| !other.contains_key(*name)).cloned());
+            for (here, other) in kinds {
+                differing.extend(here.keys().filter(|name| !other.contains_key(*name)).cloned());
             }
-            let objects = one.objects.keys().filter(|meta| !other.objects.contains_key(*meta));
+            let objects = version.objects.keys().filter(|meta| !other.objects.contains_key(*meta));
             differing.extend(objects.map(|meta| meta.namespace.clone()));
-            let [own, theirs] = [one, other].map(|one| one.foreign_hosts.as_ref());
+            let [own, theirs] = [version, other].map(|one| one.foreign_hosts.as_ref());
             let own = own.into_iter().flat_map(|foreign| &foreign.namespaces);
             let is_in =
                 |name: &&Namespace| theirs.is_some_and(|all| all.namespaces.contains(*name));

@@ -248,7 +248,7 @@ mod tests {
     use strait_identity::SharedKey;
 
     fn browsers(hosts: Vec<String>) -> BrowserAccess {
-        BrowserAccess::new(hosts, Arc::new(|| SharedKey::of(b"secret", "sessions")))
+        BrowserAccess::new(hosts, Arc::new(|| SharedKey::derive(b"secret", "sessions")))
     }
 
     #[test]

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     fn sessions(secret: &'static str) -> BrowserSessions {
-        BrowserSessions::new(Arc::new(move || SharedKey::of(secret.as_bytes(), "sessions")))
+        BrowserSessions::new(Arc::new(move || SharedKey::derive(secret.as_bytes(), "sessions")))
     }
 
     /// Returns the `Cookie` header that a browser sends back for a `Set-Cookie`.

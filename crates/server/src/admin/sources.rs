@@ -170,7 +170,7 @@ pub(super) fn served_to(
     sources: &Sources,
     proxy: &Proxy,
 ) -> Result<(Arc<PushContext>, Arc<Cache>), AdminFailure> {
-    let next = sources.heads.of(proxy).and_then(|head| {
+    let next = sources.heads.variant_for(proxy).and_then(|head| {
         let context = head.versions().borrow().clone()?;
         Some((context, Arc::clone(head.cache())))
     });

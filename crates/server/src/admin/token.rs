@@ -113,7 +113,7 @@ impl Token {
 
     /// Derives a key from the token. Processes with the same token derive the same key.
     pub fn shared_key(&self, purpose: &str) -> SharedKey {
-        SharedKey::of(self.0.reveal().as_bytes(), purpose)
+        SharedKey::derive(self.0.reveal().as_bytes(), purpose)
     }
 
     /// Returns whether an `Authorization` header carries this token. Takes equally long for all

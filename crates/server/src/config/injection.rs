@@ -76,7 +76,7 @@ impl InjectFlags {
             domain: domain.to_owned(),
             redirect_image: self.redirect_image.clone().unwrap_or_else(|| image.clone()),
             image,
-            redirection: Redirection::of_cni(self.istio_cni),
+            redirection: Redirection::for_cni(self.istio_cni),
             native_sidecars: !self.ordinary_sidecars,
             dns: self.dns,
             service_metrics: self.service_metrics,
@@ -130,7 +130,7 @@ mod tests {
         let settings = |flags| settings(flags).expect("it parses");
         let several = settings(&[several, "--inject-image=proxy:1"]);
         assert_eq!(several.inject.redirect_image, "proxy:1");
-        let of_path = |path: &str| several.of_path(path);
+        let of_path = |path: &str| several.settings_for_path(path);
         let east = of_path("/inject/cluster/east/net/n1").expect("a path");
         assert_eq!((&*east.cluster, east.network.as_deref()), ("east", Some("n1")));
         assert_eq!(east.discovery, "10.0.0.1:1,[fd00::1]:2");

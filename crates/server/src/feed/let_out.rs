@@ -202,7 +202,7 @@ pub(super) fn give_back(heads: &ConfigVariants, head: &ConfigVariant) {
 fn is_let_out(key: &ObjectKey) -> bool {
     let is_entry =
         *key.group == *ISTIO_NETWORKING && matches!(&*key.kind, "ServiceEntry" | "WorkloadEntry");
-    !is_entry && PolicyKind::of(key).is_none()
+    !is_entry && PolicyKind::policy_name(key).is_none()
 }
 
 /// Returns whether two configurations are equal in everything that rolls out gradually.

@@ -421,7 +421,7 @@ fn default_visibility_of_the_policy_narrows_objects_without_exports() {
         let names = ["web", "api"].map(|name| format!("{name}.shop.svc.cluster.local"));
         names.map(|name| {
             let host = strait_rules::traffic::HostPattern::written(&name).expect("a host");
-            services.of_host(&host, &namespace.into()).next().is_some()
+            services.for_host(&host, &namespace.into()).next().is_some()
         })
     };
     assert_eq!(visible(&tried, "pay"), [true, true]);

@@ -210,7 +210,10 @@ impl MemberCallers {
         self.check_may_vouch(&known_clusters, cluster, &id)?;
         let pod = claims.pod.clone();
         let expires = claims.expires + grace.unwrap_or_default();
-        Ok(Caller::of_token(id, TokenProof { cluster: cluster.clone(), named: true, pod, expires }))
+        Ok(Caller::from_token(
+            id,
+            TokenProof { cluster: cluster.clone(), named: true, pod, expires },
+        ))
     }
 
     /// Verifies a token of the issuer outside all clusters. Only its keys decide: it has no API
@@ -248,7 +251,7 @@ impl MemberCallers {
         }
         self.check_may_vouch(&self.config.known.borrow(), cluster, &id)?;
         let (cluster, expires) = (cluster.clone(), claims.expires);
-        Ok(Caller::of_token(id, TokenProof { cluster, named: true, pod: None, expires }))
+        Ok(Caller::from_token(id, TokenProof { cluster, named: true, pod: None, expires }))
     }
 
     /// Returns the grace period of an expired token. `None` unless the policy grants one to the

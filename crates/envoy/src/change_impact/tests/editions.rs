@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use super::heads::{Mesh, Tried, stand_of, watchers};
+use super::heads::{Mesh, Tried, locate, watchers};
 use super::*;
 use crate::heads::ConfigVariant;
 use strait_mesh::push::event_loop::BegunEdition;
@@ -22,35 +22,35 @@ struct OwnRules {
 
 /// Number of occurrences of each event.
 #[derive(Debug, Default)]
-struct Seen {
+struct EditionCounts {
     begun: usize,
     ended: usize,
     changed: usize,
     /// Streams of a cluster with an edition whose resources differ from those without it.
-    otherwise: usize,
+    different: usize,
     /// Steps in which only the own objects of one cluster changed, and streams that were notified
     /// of them.
     alone: usize,
-    told: usize,
+    notified: usize,
 }
 
 impl OwnRules {
     /// Publishes the result of the current objects, as the feed does.
-    fn refresh(&mut self, mesh: &mut Mesh, shared: &TrafficIndex, seen: &mut Seen) {
+    fn refresh(&mut self, mesh: &mut Mesh, shared: &TrafficIndex, counts: &mut EditionCounts) {
         let own = &self.rules.objects;
         let has_any = own.iter().any(|(key, _)| shared.counting().get(key).is_none());
         let cluster = ClusterId::from(self.cluster);
         match (&mut self.running, self.is_named && has_any) {
             (Some((edition, _)), true) => {
                 if let Some(update) = edition.refresh(shared, own) {
-                    seen.changed += 1;
+                    counts.changed += 1;
                     mesh.heads.apply(MeshEvent::EditionTraffic(cluster, update));
                 }
             }
             (None, true) => {
-                seen.begun += 1;
+                counts.begun += 1;
                 let edition = EditionIndex::new(cluster.clone(), shared, own);
-                let (head, outputs) = ConfigVariant::new(seen.begun as u64);
+                let (head, outputs) = ConfigVariant::new(counts.begun as u64);
                 mesh.shares.begin_edition(cluster.clone(), &head);
                 let traffic = Arc::new(edition.traffic().clone());
                 let begun = BegunEdition { cluster, traffic, outputs };
@@ -58,7 +58,7 @@ impl OwnRules {
                 self.running = Some((edition, head));
             }
             (Some(_), false) => {
-                seen.ended += 1;
+                counts.ended += 1;
                 self.running = None;
                 let head = mesh.shares.end_edition(&cluster).expect("it was served");
                 let delivery = Arc::new(Delivery::new(Instant::now()));
@@ -70,7 +70,7 @@ impl OwnRules {
     }
 }
 
-fn history_of_editions(seed: u64, tried: &mut Tried, seen: &mut Seen) {
+fn run_history(seed: u64, tried: &mut Tried, counts: &mut EditionCounts) {
     let random = &mut StdRng::seed_from_u64(seed);
     let mut state = some_mesh(settings(), random);
     state.apply(MeshEvent::Complete);
@@ -100,42 +100,42 @@ fn history_of_editions(seed: u64, tried: &mut Tried, seen: &mut Seen) {
                 mesh.heads.apply(event);
             }
         }
-        for one in &mut own {
-            one.refresh(&mut mesh, &shared.index, seen);
+        for edition in &mut own {
+            edition.refresh(&mut mesh, &shared.index, counts);
         }
         mesh.publish();
-        seen.alone += usize::from(is_alone);
+        counts.alone += usize::from(is_alone);
         let scratch =
             BTreeMap::from(CLUSTERS.map(|cluster| (cluster, [Cache::default(), Cache::default()])));
         for watcher in &mut watchers {
             let place = format!("seed {seed}, step {step}, {}", watcher.proxy.id);
-            let before = watcher.held.clone();
+            let before = watcher.resources.clone();
             let was_there = watcher.head.is_some();
             let (had, cluster) = (tried.in_part, watcher.proxy.cluster.clone());
             watcher.look(&mesh, tried);
             let is_its = cluster.as_str() == own[which].cluster;
             if is_alone && !is_its {
                 assert!(
-                    before == watcher.held && had == tried.in_part,
+                    before == watcher.resources && had == tried.in_part,
                     "{place}: notified of another cluster's objects"
                 );
             }
-            seen.told += usize::from(is_alone && is_its && had != tried.in_part);
+            counts.notified += usize::from(is_alone && is_its && had != tried.in_part);
             let running = own.iter().find(|one| one.cluster == cluster.as_str());
             let is_running = running.is_some_and(|one| one.running.is_some());
             assert_eq!(watcher.head.is_some(), is_running, "{place}, was there: {was_there}");
             let context = mesh.context(watcher.head.as_deref());
-            let stand = stand_of(&context, &watcher.proxy);
+            let location = locate(&context, &watcher.proxy);
             let caches = &scratch[cluster.as_str()];
-            let fresh = shape(&context, &stand, &caches[0]);
-            let missed = differing(&watcher.held, &fresh);
+            let fresh = shape(&context, &location, &caches[0]);
+            let missed = differing(&watcher.resources, &fresh);
             assert!(missed.is_empty(), "{place}: {missed:?}");
             if is_running {
                 let others = mesh.context(None);
                 let edition = others.edition(&cluster).expect("that is known to all");
                 assert!(Arc::ptr_eq(&edition.traffic, &context.traffic), "{place}");
-                let of_others = shape(&others, &stand_of(&others, &watcher.proxy), &caches[1]);
-                seen.otherwise += usize::from(!differing(&of_others, &fresh).is_empty());
+                let without_edition = shape(&others, &locate(&others, &watcher.proxy), &caches[1]);
+                counts.different += usize::from(!differing(&without_edition, &fresh).is_empty());
             }
         }
     }
@@ -143,14 +143,17 @@ fn history_of_editions(seed: u64, tried: &mut Tried, seen: &mut Seen) {
 
 #[test]
 fn each_stream_follows_its_clusters_own_rules_and_is_not_notified_of_others() {
-    let (mut tried, mut seen) = (Tried::default(), Seen::default());
+    let (mut tried, mut counts) = (Tried::default(), EditionCounts::default());
     let rounds = rounds(1);
     for seed in 1..=rounds {
-        history_of_editions(seed, &mut tried, &mut seen);
+        run_history(seed, &mut tried, &mut counts);
     }
-    let Seen { begun, ended, changed, otherwise, alone, told } = seen;
+    let EditionCounts { begun, ended, changed, different, alone, notified } = counts;
     let rounds = usize::try_from(rounds).expect("few");
-    assert!(begun > rounds && ended > 0 && changed > 2 * rounds && alone > 10 * rounds, "{seen:?}");
-    assert!(otherwise > 33 * rounds && told > 6 * rounds, "{seen:?}");
+    assert!(
+        begun > rounds && ended > 0 && changed > 2 * rounds && alone > 10 * rounds,
+        "{counts:?}"
+    );
+    assert!(different > 33 * rounds && notified > 6 * rounds, "{counts:?}");
     assert!(tried.moved > 6 * rounds && tried.in_part > 13 * rounds, "{tried:?}");
 }

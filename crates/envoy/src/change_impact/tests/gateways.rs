@@ -10,7 +10,7 @@ use strait_proto::envoy::envoy::config::route::v3::RouteConfiguration;
 struct EditedGateways {
     mesh: MeshState,
     rules: Rules,
-    kept: Cache,
+    cache: Cache,
     before: Arc<PushContext>,
 }
 
@@ -25,7 +25,7 @@ impl EditedGateways {
         mesh.apply(MeshEvent::Registry(all.built()));
         mesh.apply(MeshEvent::Complete);
         let (before, _) = mesh.next_version().expect("a first version");
-        Self { mesh, rules: rules(), kept: Cache::default(), before }
+        Self { mesh, rules: rules(), cache: Cache::default(), before }
     }
 
     /// Stores an object and returns which of the routers are notified.
@@ -39,12 +39,12 @@ impl EditedGateways {
         self.rules.objects.insert(key, Arc::new(json!({ "spec": spec })));
         let update = self.rules.index.apply(&self.rules.objects).expect("it differs");
         self.mesh.apply(MeshEvent::Traffic(update));
-        self.told()
+        self.notified()
     }
 
-    fn told(&mut self) -> [bool; 2] {
+    fn notified(&mut self) -> [bool; 2] {
         let (now, changes) = self.mesh.next_version().expect("a version");
-        let of = |app: &str| {
+        let router = |app: &str| {
             let labels = [("app".into(), app.into())].into_iter().collect();
             let proxy = Proxy {
                 kind: ProxyType::Router,
@@ -54,11 +54,11 @@ impl EditedGateways {
             let whereabouts = now.whereabouts(&proxy);
             Arc::new(ProxyLocation { proxy: Arc::new(proxy), network: "n1".into(), whereabouts })
         };
-        let stands = ["public", "other"].map(of);
+        let locations = ["public", "other"].map(router);
         let hosts = related_hosts([&self.before, &now], &changes.services());
-        let seen = self.kept.seen(&self.before, &now, &hosts, &stands);
+        let affected = self.cache.seen(&self.before, &now, &hosts, &locations);
         self.before = now;
-        [seen[0].everything, seen[1].everything]
+        [affected[0].everything, affected[1].everything]
     }
 }
 
@@ -106,7 +106,7 @@ fn hosts_of_a_gateway_with_equal_routes_share_one_virtual_host() {
     mesh.put("VirtualService", "other", other);
     let labels = [("app".into(), "public".into())].into_iter().collect();
     let router = Proxy { kind: ProxyType::Router, labels, ..sidecar("public.edge", "east") };
-    let mut config = ProxyConfig::new(&mesh.before, &router, "n1".into(), &mesh.kept);
+    let mut config = ProxyConfig::new(&mesh.before, &router, "n1".into(), &mesh.cache);
     let route = config.one(ResourceType::Route, "http.80").expect("always an answer");
     let table = RouteConfiguration::decode(route.body.to_bytes()).expect("a message");
     let hosts = table.virtual_hosts.iter();
@@ -131,26 +131,26 @@ fn parts_of_a_routers_routes_stay_cached_while_its_stream_holds_them() {
     }
     let labels = [("app".into(), "public".into())].into_iter().collect();
     let router = Proxy { kind: ProxyType::Router, labels, ..sidecar("public.edge", "east") };
-    let (held, route) = (HeldRoutes::default(), "http.80");
+    let (retained, route) = (RetainedRoutes::default(), "http.80");
     let make = |mesh: &EditedGateways| {
-        let config = ProxyConfig::new(&mesh.before, &router, "n1".into(), &mesh.kept);
-        config.holding(&held).one(ResourceType::Route, route).expect("always an answer")
+        let config = ProxyConfig::new(&mesh.before, &router, "n1".into(), &mesh.cache);
+        config.holding(&retained).one(ResourceType::Route, route).expect("always an answer")
     };
     let lists = |mesh: &EditedGateways| -> Vec<_> {
-        let all = mesh.kept.route_lists.entries.iter();
+        let all = mesh.cache.route_lists.entries.iter();
         all.map(|entry| Arc::as_ptr(&entry.1)).collect()
     };
     make(&mesh);
     let before = lists(&mesh);
     assert_eq!(before.len(), 100);
-    mesh.kept.sweep(&mesh.before);
+    mesh.cache.sweep(&mesh.before);
     mesh.put("VirtualService", "rule-7", rule(7, 2));
     make(&mesh);
     let new = lists(&mesh).iter().filter(|one| !before.contains(one)).count();
     assert_eq!(new, 1, "the routes of one rule are another");
-    mesh.kept.sweep(&mesh.before);
+    mesh.cache.sweep(&mesh.before);
     assert_eq!(lists(&mesh).len(), 100, "none of a rule that is no more");
-    held.let_go(&[route.into()]);
-    mesh.kept.sweep(&mesh.before);
+    retained.let_go(&[route.into()]);
+    mesh.cache.sweep(&mesh.before);
     assert_eq!(lists(&mesh).len(), 0);
 }

@@ -19,10 +19,10 @@ use strait_model::dirty::{Dirty, Wildcards};
 /// A stream that only re-evaluates resources named in notifications.
 pub(super) struct Watcher {
     pub(super) proxy: Arc<Proxy>,
-    stand: Arc<ProxyLocation>,
+    location: Arc<ProxyLocation>,
     pub(super) subscription: Subscription,
     pub(super) head: Option<Arc<ConfigVariant>>,
-    pub(super) held: Shape,
+    pub(super) resources: Shape,
 }
 
 /// The state that all streams share.
@@ -46,7 +46,7 @@ pub(super) struct Tried {
     /// Streams of a cohort that were notified of some resources only.
     pub(super) in_part: usize,
     /// Streams whose resources differ between the two configurations.
-    otherwise: usize,
+    different: usize,
 }
 
 impl Mesh {
@@ -102,11 +102,11 @@ impl Watcher {
         let context = mesh.context(None);
         let proxy = Arc::new(proxy);
         let mut new = Self {
-            stand: stand_of(&context, &proxy),
+            location: locate(&context, &proxy),
             subscription: subscribe(&mesh.outputs.interest, &proxy),
             proxy,
             head: None,
-            held: Shape::new(),
+            resources: Shape::new(),
         };
         new.take_all(mesh);
         new
@@ -114,7 +114,7 @@ impl Watcher {
 
     /// Re-evaluates all resources in the assigned configuration.
     fn take_all(&mut self, mesh: &Mesh) -> bool {
-        let head = mesh.shares.of(&self.proxy);
+        let head = mesh.shares.variant_for(&self.proxy);
         let number = |head: &Option<Arc<ConfigVariant>>| head.as_ref().map(|head| head.number);
         let moved = number(&head) != number(&self.head);
         if moved {
@@ -124,22 +124,22 @@ impl Watcher {
         }
         let context = mesh.context(self.head.as_deref());
         let cache = mesh.cache(self.head.as_ref());
-        self.stand = stand_of(&context, &self.proxy);
-        self.held = shape(&context, &self.stand, cache);
-        let of = |wanted: ResourceType| {
-            let all = self.held.keys().filter(move |(kind, _)| *kind == wanted);
+        self.location = locate(&context, &self.proxy);
+        self.resources = shape(&context, &self.location, cache);
+        let names = |wanted: ResourceType| {
+            let all = self.resources.keys().filter(move |(kind, _)| *kind == wanted);
             all.map(|(_, name)| Arc::from(name.as_str())).collect::<Vec<Arc<str>>>()
         };
-        let (routes, endpoints) = (of(ResourceType::Route), of(ResourceType::Endpoint));
+        let (routes, endpoints) = (names(ResourceType::Route), names(ResourceType::Endpoint));
         self.subscription.watch_lists(Wildcards::ALL);
         self.subscription.watch_routes(&routes, &[]);
         let hostname = |name: &str| OutboundName::parse(name).map(|name| name.hostname);
         self.subscription.watch(&endpoints, hostname);
-        let network = self.stand.network.clone();
+        let network = self.location.network.clone();
         let proxy_config = ProxyConfig::new(&context, &self.proxy, network, cache);
-        let view = proxy_config.at(self.stand.whereabouts.clone()).view_class();
+        let view = proxy_config.at(self.location.whereabouts.clone()).view_class();
         let labels = context.known_labels(&self.proxy);
-        self.subscription.stand((*self.stand).clone(), view, labels);
+        self.subscription.stand((*self.location).clone(), view, labels);
         moved
     }
 
@@ -155,10 +155,10 @@ impl Watcher {
         }
         tried.in_part += usize::from(self.head.is_some());
         let context = mesh.context(self.head.as_deref());
-        let now = shape(&context, &self.stand, mesh.cache(self.head.as_ref()));
-        let is_told = |(kind, name): &(ResourceType, String)| is_dirty(&dirty, *kind, name);
-        self.held.retain(|key, _| !is_told(key));
-        self.held.extend(now.into_iter().filter(|(key, _)| is_told(key)));
+        let now = shape(&context, &self.location, mesh.cache(self.head.as_ref()));
+        let is_notified = |(kind, name): &(ResourceType, String)| is_dirty(&dirty, *kind, name);
+        self.resources.retain(|key, _| !is_notified(key));
+        self.resources.extend(now.into_iter().filter(|(key, _)| is_notified(key)));
     }
 }
 
@@ -170,7 +170,7 @@ fn is_dirty(dirty: &Dirty, kind: ResourceType, name: &str) -> bool {
     }
 }
 
-pub(super) fn stand_of(context: &PushContext, proxy: &Arc<Proxy>) -> Arc<ProxyLocation> {
+pub(super) fn locate(context: &PushContext, proxy: &Arc<Proxy>) -> Arc<ProxyLocation> {
     let network = context.network_of_cluster(&proxy.cluster);
     let whereabouts = context.whereabouts(proxy);
     Arc::new(ProxyLocation { proxy: Arc::clone(proxy), network, whereabouts })
@@ -207,7 +207,7 @@ fn next_rules(random: &mut StdRng, rules: &Rules) -> (Rules, Vec<MeshEvent>) {
     (next, events)
 }
 
-fn history_of_heads(seed: u64, tried: &mut Tried) {
+fn run_history(seed: u64, tried: &mut Tried) {
     let random = &mut StdRng::seed_from_u64(seed);
     let mut state = some_mesh(settings(), random);
     state.apply(asking_policy());
@@ -220,18 +220,18 @@ fn history_of_heads(seed: u64, tried: &mut Tried) {
     for step in 0..STEPS / 2 {
         match &mut next {
             None if random.random_ratio(1, 4) => {
-                let (of_next, configuration) = next_rules(random, &rules);
+                let (candidate, configuration) = next_rules(random, &rules);
                 tried.begun += 1;
                 let (head, outputs): (_, VariantOutputs) = ConfigVariant::new(tried.begun as u64);
                 let begun = RolloutCandidate { configuration, outputs };
                 mesh.heads.apply(MeshEvent::BeginNext(Box::new(begun)));
-                next = Some((of_next, head, 0));
+                next = Some((candidate, head, 0));
             }
             // Extends the cohort, at the first version and later.
             Some((_, head, percent)) if random.random_ratio(1, 4) => {
                 *percent = (*percent + 30).min(90);
-                let everybody = watchers.iter().map(|watcher| &*watcher.proxy);
-                let cohort = Cohort::new(format!("{seed}").into(), 0).filled(*percent, everybody);
+                let proxies = watchers.iter().map(|watcher| &*watcher.proxy);
+                let cohort = Cohort::new(format!("{seed}").into(), 0).filled(*percent, proxies);
                 if head.versions().borrow().is_some() {
                     mesh.give(cohort, head);
                 }
@@ -244,9 +244,9 @@ fn history_of_heads(seed: u64, tried: &mut Tried) {
                 tried.ended += 1;
                 next = None;
             }
-            Some((of_next, head, _)) if random.random_ratio(1, 12) => {
-                let update = rules.index.restore(of_next.index.counting());
-                rules.objects = of_next.objects.clone();
+            Some((candidate, head, _)) if random.random_ratio(1, 12) => {
+                let update = rules.index.restore(candidate.index.counting());
+                rules.objects = candidate.objects.clone();
                 update.into_iter().for_each(|one| mesh.heads.apply(MeshEvent::Traffic(one)));
                 let (ended, mut has_ended) = oneshot::channel();
                 mesh.heads.apply(MeshEvent::EndNext(ended));
@@ -268,17 +268,17 @@ fn history_of_heads(seed: u64, tried: &mut Tried) {
         for watcher in &mut watchers {
             watcher.look(&mesh, tried);
             let context = mesh.context(watcher.head.as_deref());
-            let scratch_of = |is_next: bool| &scratch[usize::from(is_next)];
-            let stand = stand_of(&context, &watcher.proxy);
-            let fresh = shape(&context, &stand, scratch_of(watcher.head.is_some()));
+            let scratch_cache = |is_next: bool| &scratch[usize::from(is_next)];
+            let location = locate(&context, &watcher.proxy);
+            let fresh = shape(&context, &location, scratch_cache(watcher.head.is_some()));
             let place = format!("seed {seed}, step {step}, {}", watcher.proxy.id);
-            let missed = differing(&watcher.held, &fresh);
+            let missed = differing(&watcher.resources, &fresh);
             assert!(missed.is_empty(), "{place}: {missed:?}, next: {}", watcher.head.is_some());
-            let of_others = mesh.context(None);
+            let general = mesh.context(None);
             if watcher.head.is_some() {
-                let stand = stand_of(&of_others, &watcher.proxy);
-                let others = shape(&of_others, &stand, scratch_of(false));
-                tried.otherwise += usize::from(!differing(&others, &fresh).is_empty());
+                let location = locate(&general, &watcher.proxy);
+                let others = shape(&general, &location, scratch_cache(false));
+                tried.different += usize::from(!differing(&others, &fresh).is_empty());
             }
             tried.looked += 1;
         }
@@ -290,10 +290,10 @@ fn each_stream_has_the_resources_of_its_own_configuration() {
     let mut tried = Tried::default();
     let rounds = rounds(1);
     for seed in 1..=rounds {
-        history_of_heads(seed, &mut tried);
+        run_history(seed, &mut tried);
     }
     let rounds = usize::try_from(rounds).expect("few");
-    let Tried { looked, begun, moved, promoted, ended, in_part, otherwise } = tried;
+    let Tried { looked, begun, moved, promoted, ended, in_part, different } = tried;
     assert!(looked > 500 * rounds && begun > rounds && promoted + ended > 0, "{tried:?}");
-    assert!(moved > 25 * rounds && in_part > 10 * rounds && otherwise > 10 * rounds, "{tried:?}");
+    assert!(moved > 25 * rounds && in_part > 10 * rounds && different > 10 * rounds, "{tried:?}");
 }

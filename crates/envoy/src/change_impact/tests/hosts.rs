@@ -18,18 +18,18 @@ type Hosts = BTreeMap<String, route::VirtualHost>;
 /// Updates a client of this kind from one version to the next.
 pub(super) fn check(
     contexts: [&Arc<PushContext>; 2],
-    stand: &ProxyLocation,
-    kept: &Cache,
+    location: &ProxyLocation,
+    cache: &Cache,
     place: &str,
 ) {
-    if stand.proxy.is_proxyless() {
+    if location.proxy.is_proxyless() {
         return;
     }
     let virtual_hosts = VirtualHostDelivery::OneByOne;
-    let proxy = Proxy { virtual_hosts, ..Proxy::clone(&stand.proxy) };
+    let proxy = Proxy { virtual_hosts, ..Proxy::clone(&location.proxy) };
     let pictures = contexts.map(|context| {
-        let proxy_config = ProxyConfig::new(context, &proxy, stand.network.clone(), kept);
-        proxy_config.at(stand.whereabouts.clone()).with_hosts_apart()
+        let proxy_config = ProxyConfig::new(context, &proxy, location.network.clone(), cache);
+        proxy_config.at(location.whereabouts.clone()).with_hosts_apart()
     });
     let [mut old, mut new] = pictures;
     let names: &[&str] = match proxy.kind {
@@ -40,18 +40,19 @@ pub(super) fn check(
         let [old, whole] = [&mut old, &mut new].map(|proxy_config| {
             proxy_config.one(ResourceType::VirtualHost, name).expect("an answer")
         });
-        let (others, mut held) = (read(&whole), read(&old));
+        let (others, mut updated) = (read(&whole), read(&old));
         let all = changes(&HeldHosts::Nothing, &whole);
         assert_eq!(all.changed.len(), others.virtual_hosts.len(), "{place}: {name}");
         let changes = changes(&HeldHosts::Of(old), &whole);
-        let mut hosts = by_name(std::mem::take(&mut held.virtual_hosts));
-        for one in &changes.changed {
-            let mut host = route::VirtualHost::decode(one.body.to_bytes()).expect("a host");
-            assert_eq!(host.name, *one.name, "{place}");
-            let own = one.name.strip_prefix(&format!("{name}/")).expect("ROUTE/HOST").to_owned();
+        let mut hosts = by_name(std::mem::take(&mut updated.virtual_hosts));
+        for resource in &changes.changed {
+            let mut host = route::VirtualHost::decode(resource.body.to_bytes()).expect("a host");
+            assert_eq!(host.name, *resource.name, "{place}");
+            let own =
+                resource.name.strip_prefix(&format!("{name}/")).expect("ROUTE/HOST").to_owned();
             host.name.clone_from(&own);
             let was = hosts.insert(own, host.clone());
-            assert_ne!(was, Some(host), "{place}: {} is the same", one.name);
+            assert_ne!(was, Some(host), "{place}: {} is the same", resource.name);
         }
         for gone in &changes.removed {
             let own = gone.strip_prefix(&format!("{name}/")).expect("ROUTE/HOST");

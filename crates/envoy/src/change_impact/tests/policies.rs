@@ -23,14 +23,15 @@ fn edit_of_a_policy_that_selects_10_of_1000_proxies_wakes_10() {
     let mut mesh = MeshState::new(settings());
     let clusters = [("east".into(), member(None))].into();
     mesh.apply(MeshEvent::Clusters(Arc::new(KnownClusters { clusters })));
-    let mut word = shard("east", 1).network("n1");
+    let mut update = shard("east", 1).network("n1");
     let mut proxies = Vec::new();
     for (app, pod) in (0..APPS).flat_map(|app| (0..PODS).map(move |pod| (app, pod))) {
         let (name, label) = (format!("pod-{app}-{pod}.shop"), format!("a{app}"));
-        word = word.pod(workload(&name, &format!("10.0.{app}.{}", pod + 1), &[("app", &label)]));
+        update =
+            update.pod(workload(&name, &format!("10.0.{app}.{}", pod + 1), &[("app", &label)]));
         proxies.push(sidecar(&name, "east"));
     }
-    mesh.apply(MeshEvent::Registry(word.built()));
+    mesh.apply(MeshEvent::Registry(update.built()));
     let mut index = AccessIndex::new(access_settings());
     let objects = |path: &str| -> Collection {
         (0..APPS).map(|app| policy(app, if app == 7 { path } else { "/" })).collect()
@@ -48,8 +49,9 @@ fn edit_of_a_policy_that_selects_10_of_1000_proxies_wakes_10() {
             let view = ViewKey::of(&proxy, "n1".into(), Role::Client);
             let whereabouts = before.whereabouts(&proxy);
             let labels = before.known_labels(&proxy).cloned();
-            let stand = ProxyLocation { proxy: Arc::new(proxy), network: "n1".into(), whereabouts };
-            subscription.stand(stand, view, labels.as_ref());
+            let location =
+                ProxyLocation { proxy: Arc::new(proxy), network: "n1".into(), whereabouts };
+            subscription.stand(location, view, labels.as_ref());
             subscription
         })
         .collect();

@@ -12,7 +12,7 @@ use strait_mesh::push::reach::RuleDifference;
 struct Edited {
     mesh: MeshState,
     rules: Rules,
-    kept: Cache,
+    cache: Cache,
     before: Arc<PushContext>,
     /// The kind of library, if the clients are gRPC libraries.
     grpc: Option<GrpcLibrary>,
@@ -26,20 +26,20 @@ impl Edited {
         let clusters = [("east".into(), member(None))].into();
         mesh.apply(MeshEvent::Clusters(Arc::new(KnownClusters { clusters })));
         let mut all = shard("east", 1).network("n1");
-        let with = |name: &str, vip: &str, of: Port| {
-            service(name).vip(vip).with(|service| service.ports = vec![of])
+        let with = |name: &str, vip: &str, served: Port| {
+            service(name).vip(vip).with(|service| service.ports = vec![served])
         };
-        for one in [
+        for service in [
             with("a.shop", "10.1.0.1", port("http", 80, 80)),
             with("b.pay", "10.1.0.2", port("http", 8080, 80)),
             with("db.shop", "10.1.0.9", port("tcp", 5432, 5432)),
         ] {
-            all = all.with(one, vec![]);
+            all = all.with(service, vec![]);
         }
         mesh.apply(MeshEvent::Registry(all.built()));
         mesh.apply(MeshEvent::Complete);
         let (before, _) = mesh.next_version().expect("a first version");
-        Self { mesh, rules: rules(), kept: Cache::default(), before, grpc: None, last: None }
+        Self { mesh, rules: rules(), cache: Cache::default(), before, grpc: None, last: None }
     }
 
     /// Stores a version of the VirtualService and returns the affected resources by namespace, or
@@ -66,8 +66,8 @@ impl Edited {
         object: Value,
     ) -> Option<BTreeMap<String, AffectedResources>> {
         self.write(kind, name, object);
-        self.hear();
-        self.seen()
+        self.publish();
+        self.take_affected()
     }
 
     /// Stores an object without publishing it.
@@ -82,7 +82,7 @@ impl Edited {
     }
 
     /// Publishes the stored objects.
-    fn hear(&mut self) {
+    fn publish(&mut self) {
         if let Some(update) = self.rules.index.apply(&self.rules.objects) {
             self.mesh.apply(MeshEvent::Traffic(update));
         }
@@ -93,28 +93,28 @@ impl Edited {
         let www = service("www.shop").with(|it| it.resolution = Resolution::Alias(host(target)));
         let update = shard("east", 1).network("n1").with(www, vec![]);
         self.mesh.apply(MeshEvent::Registry(update.built()));
-        self.seen()
+        self.take_affected()
     }
 
     /// Returns the affected resources of the published change, by namespace.
-    fn seen(&mut self) -> Option<BTreeMap<String, AffectedResources>> {
+    fn take_affected(&mut self) -> Option<BTreeMap<String, AffectedResources>> {
         let (now, changes) = self.mesh.next_version()?;
         let grpc = self.grpc;
-        let of = |namespace: &str| {
+        let location = |namespace: &str| {
             let domain = format!("{namespace}.svc.cluster.local");
             let proxy = sidecar(&format!("client.{namespace}"), "east");
             let proxy = Proxy { dns_domain: domain.as_str().into(), grpc, ..proxy };
             let whereabouts = now.whereabouts(&proxy);
             Arc::new(ProxyLocation { proxy: Arc::new(proxy), network: "n1".into(), whereabouts })
         };
-        let stands = NAMESPACES.map(of);
+        let locations = NAMESPACES.map(location);
         let hosts = related_hosts([&self.before, &now], &changes.services());
         let versions = [&*self.before, &*now];
         self.last = Some((RuleDifference::of(versions, &hosts), reach(versions, &hosts)));
-        let seen = self.kept.seen(&self.before, &now, &hosts, &stands);
+        let affected = self.cache.seen(&self.before, &now, &hosts, &locations);
         self.before = now;
-        let seen = seen.iter().map(|seen| (**seen).clone());
-        Some(NAMESPACES.map(str::to_owned).into_iter().zip(seen).collect())
+        let affected = affected.iter().map(|affected| (**affected).clone());
+        Some(NAMESPACES.map(str::to_owned).into_iter().zip(affected).collect())
     }
 }
 
@@ -138,63 +138,64 @@ pub(super) fn with_other_requests(mut spec: Value) -> Value {
 }
 
 /// Returns the affected routes of each namespace. Namespaces without affected routes are omitted.
-fn routes(seen: &BTreeMap<String, AffectedResources>) -> Vec<String> {
-    let told = seen.iter().filter(|(_, seen)| **seen != AffectedResources::default());
-    let told = told.map(|(namespace, seen)| {
+fn routes(affected: &BTreeMap<String, AffectedResources>) -> Vec<String> {
+    let changed =
+        affected.iter().filter(|(_, resources)| **resources != AffectedResources::default());
+    let changed = changed.map(|(namespace, resources)| {
         assert!(
-            seen.lists.is_empty() && seen.assignments.is_empty() && !seen.everything,
-            "{seen:?}"
+            resources.lists.is_empty() && resources.assignments.is_empty() && !resources.everything,
+            "{resources:?}"
         );
         // The route of a single service is only requested on ports with protocol detection.
-        let routes = seen.routes.iter().map(|name| &**name).filter(|name| !name.contains(':'));
+        let routes = resources.routes.iter().map(|name| &**name).filter(|name| !name.contains(':'));
         let routes: Vec<_> = routes.collect();
         format!("{namespace}: {}", routes.join(" "))
     });
-    told.collect()
+    changed.collect()
 }
 
 #[test]
-fn an_edit_sends_the_tables_that_differ_and_no_more() {
+fn edit_sends_only_the_tables_that_differ() {
     let mut mesh = Edited::new();
     let nothing = || json!({});
-    let seen = mesh.edit("1", spec(&["a"], "1s", nothing())).expect("it is new");
-    assert_eq!(routes(&seen), ["pay: 80", "shop: 80", "web: 80"]);
-    let seen = mesh.edit("2", spec(&["a"], "2s", nothing())).expect("it differs");
-    assert_eq!(routes(&seen), ["pay: 80", "shop: 80", "web: 80"]);
+    let affected = mesh.edit("1", spec(&["a"], "1s", nothing())).expect("it is new");
+    assert_eq!(routes(&affected), ["pay: 80", "shop: 80", "web: 80"]);
+    let affected = mesh.edit("2", spec(&["a"], "2s", nothing())).expect("it differs");
+    assert_eq!(routes(&affected), ["pay: 80", "shop: 80", "web: 80"]);
     assert_eq!(
         mesh.edit("3", spec(&["a"], "2s", nothing())),
         None,
         "equal content in another version"
     );
-    let seen = mesh.edit("4", spec(&["a", "b.pay.svc.cluster.local"], "2s", nothing()));
-    let seen = seen.expect("it differs");
+    let affected = mesh.edit("4", spec(&["a", "b.pay.svc.cluster.local"], "2s", nothing()));
+    let affected = affected.expect("it differs");
     // A host without port 80 also has a route there.
-    assert_eq!(routes(&seen), ["pay: 80 8080", "shop: 80 8080", "web: 80 8080"]);
-    let of_other_port = json!({ "http": [{ "match": [{ "port": 8080 }], "route": [{ "destination": { "host": "a" } }] }] });
-    let seen = mesh.edit("5", spec(&["b.pay.svc.cluster.local"], "2s", of_other_port));
+    assert_eq!(routes(&affected), ["pay: 80 8080", "shop: 80 8080", "web: 80 8080"]);
+    let other_port = json!({ "http": [{ "match": [{ "port": 8080 }], "route": [{ "destination": { "host": "a" } }] }] });
+    let affected = mesh.edit("5", spec(&["b.pay.svc.cluster.local"], "2s", other_port));
     assert_eq!(
-        routes(&seen.expect("it differs")),
+        routes(&affected.expect("it differs")),
         ["pay: 80 8080", "shop: 80 8080", "web: 80 8080"]
     );
 }
 
 #[test]
-fn only_those_hear_who_see_the_object() {
+fn only_proxies_that_see_an_object_are_notified_of_it() {
     let mut mesh = Edited::new();
     let private = |timeout: &str| spec(&["a"], timeout, json!({ "exportTo": ["."] }));
-    let seen = mesh.edit("1", private("1s")).expect("it is new");
-    assert_eq!(routes(&seen), ["shop: 80"]);
-    let seen = mesh.edit("2", private("2s")).expect("it differs");
-    assert_eq!(routes(&seen), ["shop: 80"]);
-    let of = |namespace: &str| json!({ "http": [{ "match": [{ "sourceNamespace": namespace }], "route": [{ "destination": { "host": "b.pay" } }] }] });
-    let seen = mesh.edit("3", spec(&["a"], "", of("web"))).expect("it differs");
-    assert_eq!(routes(&seen), ["shop: 80", "web: 80"], "shop no longer has its own rules");
+    let affected = mesh.edit("1", private("1s")).expect("it is new");
+    assert_eq!(routes(&affected), ["shop: 80"]);
+    let affected = mesh.edit("2", private("2s")).expect("it differs");
+    assert_eq!(routes(&affected), ["shop: 80"]);
+    let from_namespace = |namespace: &str| json!({ "http": [{ "match": [{ "sourceNamespace": namespace }], "route": [{ "destination": { "host": "b.pay" } }] }] });
+    let affected = mesh.edit("3", spec(&["a"], "", from_namespace("web"))).expect("it differs");
+    assert_eq!(routes(&affected), ["shop: 80", "web: 80"], "shop no longer has its own rules");
 }
 
 #[test]
 fn edit_of_rules_for_one_namespace_affects_no_other_namespace() {
     let mut mesh = Edited::new();
-    let of = |timeout: &str, namespaces: &[&str]| {
+    let exported_to = |timeout: &str, namespaces: &[&str]| {
         spec(&["a"], timeout, json!({ "exportTo": namespaces }))
     };
     let mut reached = |version: &str, spec: Value| {
@@ -203,15 +204,15 @@ fn edit_of_rules_for_one_namespace_affects_no_other_namespace() {
         reach.map(|all| all.iter().map(|one| one.to_string()).collect::<Vec<_>>())
     };
     let some = |all: &[&str]| Some(all.iter().map(|one| one.to_string()).collect());
-    assert_eq!(reached("1", of("1s", &["."])), some(&["shop"]));
-    assert_eq!(reached("2", of("2s", &["."])), some(&["shop"]));
+    assert_eq!(reached("1", exported_to("1s", &["."])), some(&["shop"]));
+    assert_eq!(reached("2", exported_to("2s", &["."])), some(&["shop"]));
     assert_eq!(
-        reached("3", of("2s", &["web"])),
+        reached("3", exported_to("2s", &["web"])),
         some(&["shop", "web"]),
         "shop no longer has the rules"
     );
-    assert_eq!(reached("4", of("2s", &["*"])), None);
-    assert_eq!(reached("5", of("1s", &["*"])), None);
+    assert_eq!(reached("4", exported_to("2s", &["*"])), None);
+    assert_eq!(reached("5", exported_to("1s", &["*"])), None);
 }
 
 #[test]
@@ -249,13 +250,13 @@ fn handling_of_requests_is_distinguished_from_sources_and_destinations() {
     // With a Sidecar, a proxy receives the destinations to which rules route requests from its
     // namespace.
     let from = |first: &str, second: &str| {
-        let of = |namespace: &str, host: &str| json!({ "match": [{ "sourceNamespace": namespace }], "route": [to(host, 1)] });
-        json!([of(first, "a"), of(second, "b.pay.svc.cluster.local")])
+        let from_namespace = |namespace: &str, host: &str| json!({ "match": [{ "sourceNamespace": namespace }], "route": [to(host, 1)] });
+        json!([from_namespace(first, "a"), from_namespace(second, "b.pay.svc.cluster.local")])
     };
-    let base_of_senders = with(&|spec| spec["http"] = from("web", "shop"));
-    let of_others: (&str, bool, SpecEdit<'_>) =
+    let sender_base = with(&|spec| spec["http"] = from("web", "shop"));
+    let other_edit: (&str, bool, SpecEdit<'_>) =
         ("the sources of two destinations", false, &|spec| spec["http"] = from("shop", "web"));
-    let all = edits.map(|edit| (edit, &base)).into_iter().chain([(of_others, &base_of_senders)]);
+    let all = edits.map(|edit| (edit, &base)).into_iter().chain([(other_edit, &sender_base)]);
     for ((what, expected, edit), base) in all {
         let mut mesh = Edited::new();
         mesh.edit("1", base.clone()).expect("it is new");
@@ -272,10 +273,13 @@ fn tcp_rules_affect_listeners_and_not_routes() {
     let mut mesh = Edited::new();
     let tcp = |host: &str| json!({ "hosts": ["db"], "tcp": [{ "route": [{ "destination": { "host": host, "port": { "number": 1 } } }] }] });
     mesh.edit("1", tcp("x.example")).expect("it is new");
-    let seen = mesh.edit("2", tcp("v.example")).expect("it differs");
-    for (namespace, seen) in seen {
-        assert!(seen.lists.contains(Wildcard::Listeners), "{namespace}");
-        assert!(!seen.lists.contains(Wildcard::Clusters) && seen.routes.is_empty(), "{seen:?}");
+    let affected = mesh.edit("2", tcp("v.example")).expect("it differs");
+    for (namespace, affected) in affected {
+        assert!(affected.lists.contains(Wildcard::Listeners), "{namespace}");
+        assert!(
+            !affected.lists.contains(Wildcard::Clusters) && affected.routes.is_empty(),
+            "{affected:?}"
+        );
     }
 }
 
@@ -284,29 +288,35 @@ fn routes_to_an_alias_change_with_its_target() {
     let mut mesh = Edited::new();
     mesh.rename("b.pay").expect("it is new");
     let leading = json!({ "http": [{ "route": [{ "destination": { "host": "www" } }] }] });
-    let seen = mesh.edit("1", spec(&["a"], "", leading)).expect("it is new");
-    assert!(routes(&seen).iter().any(|one| one == "web: 80"), "{seen:?}");
-    let tables = |seen: &BTreeMap<String, AffectedResources>| {
-        let of_80 = |seen: &AffectedResources| seen.routes.iter().any(|name| &**name == "80");
-        NAMESPACES.iter().filter(|namespace| of_80(&seen[**namespace])).count()
+    let affected = mesh.edit("1", spec(&["a"], "", leading)).expect("it is new");
+    assert!(routes(&affected).iter().any(|one| one == "web: 80"), "{affected:?}");
+    let tables = |affected: &BTreeMap<String, AffectedResources>| {
+        let has_port_80 =
+            |affected: &AffectedResources| affected.routes.iter().any(|name| &**name == "80");
+        NAMESPACES.iter().filter(|namespace| has_port_80(&affected[**namespace])).count()
     };
-    let seen = mesh.rename("a.shop").expect("another target");
-    assert_eq!(tables(&seen), NAMESPACES.len(), "{seen:?}");
-    let seen = mesh.rename("db.shop").expect("another target");
-    assert_eq!(tables(&seen), NAMESPACES.len(), "{seen:?}");
+    let affected = mesh.rename("a.shop").expect("another target");
+    assert_eq!(tables(&affected), NAMESPACES.len(), "{affected:?}");
+    let affected = mesh.rename("db.shop").expect("another target");
+    assert_eq!(tables(&affected), NAMESPACES.len(), "{affected:?}");
 }
 
 #[test]
 fn library_is_notified_of_its_routes_and_their_destinations() {
     let mut mesh = Edited::new();
     mesh.grpc = Some(GrpcLibrary::default());
-    let routes = |seen: &AffectedResources| seen.routes.iter().map(|one| one.to_string()).collect();
-    let of_a = "outbound|80||a.shop.svc.cluster.local";
-    let seen = mesh.edit("1", spec(&["a"], "1s", json!({}))).expect("it is new");
+    let routes =
+        |affected: &AffectedResources| affected.routes.iter().map(|one| one.to_string()).collect();
+    let route_a = "outbound|80||a.shop.svc.cluster.local";
+    let affected = mesh.edit("1", spec(&["a"], "1s", json!({}))).expect("it is new");
     for namespace in NAMESPACES {
-        let seen = &seen[namespace];
-        let told: Vec<String> = routes(seen);
-        assert_eq!((told, seen.lists.is_empty()), (vec![of_a.to_owned()], true), "{namespace}");
+        let affected = &affected[namespace];
+        let names: Vec<String> = routes(affected);
+        assert_eq!(
+            (names, affected.lists.is_empty()),
+            (vec![route_a.to_owned()], true),
+            "{namespace}"
+        );
     }
     let host = "b.pay.svc.cluster.local";
     let to = json!({ "host": host, "subset": "one", "port": { "number": 8080 } });
@@ -314,15 +324,15 @@ fn library_is_notified_of_its_routes_and_their_destinations() {
     assert_eq!(mesh.edit("2", spec(&["a"], "", leading)), None, "it waits for its subset");
     let due = mesh.mesh.expire(Instant::now()).expect("its time is set");
     mesh.mesh.expire(due);
-    mesh.seen().expect("it is active");
+    mesh.take_affected().expect("it is active");
     // A DestinationRule in one namespace gives its clients the subset of another namespace's
     // service to which they are routed.
     let subsets = json!({ "host": host, "subsets": [{ "name": "one", "labels": { "v": "1" } }] });
-    let seen = mesh.put("DestinationRule", "b", subsets).expect("it is new");
-    let told: Vec<String> = routes(&seen["shop"]);
-    assert_eq!(told, [of_a]);
-    assert!(seen["shop"].lists.contains(Wildcard::Clusters), "{seen:?}");
-    assert_eq!(seen["web"], AffectedResources::default());
+    let affected = mesh.put("DestinationRule", "b", subsets).expect("it is new");
+    let names: Vec<String> = routes(&affected["shop"]);
+    assert_eq!(names, [route_a]);
+    assert!(affected["shop"].lists.contains(Wildcard::Clusters), "{affected:?}");
+    assert_eq!(affected["web"], AffectedResources::default());
 }
 
 #[test]
@@ -330,8 +340,8 @@ fn edit_regenerates_few_chunks_of_a_route_configuration() {
     let name = |at: usize| format!("s{at}.shop");
     let mut all = shard("east", 1).network("n1");
     for at in 0..500 {
-        let one = service(&name(at)).vip(&format!("10.1.{}.{}", at / 250, at % 250));
-        all = all.with(one.with(|one| one.ports = vec![port("http", 8080, 80)]), vec![]);
+        let service = service(&name(at)).vip(&format!("10.1.{}.{}", at / 250, at % 250));
+        all = all.with(service.with(|one| one.ports = vec![port("http", 8080, 80)]), vec![]);
     }
     let mut mesh = Edited::new();
     mesh.mesh.apply(MeshEvent::Registry(all.built()));
@@ -344,41 +354,45 @@ fn edit_regenerates_few_chunks_of_a_route_configuration() {
         families: (true, true),
     };
     let base = |mesh: &Edited, namespace: &str| {
-        SharedResources { context: &mesh.before, cache: &mesh.kept }.base(
+        SharedResources { context: &mesh.before, cache: &mesh.cache }.base(
             &class(namespace),
             8080,
             true,
         )
     };
-    let route_of = |mesh: &Edited, cache: &Cache, namespace: &str| {
+    let namespace_route = |mesh: &Edited, cache: &Cache, namespace: &str| {
         let common = SharedResources { context: &mesh.before, cache };
         common.route(&class(namespace), Some(&namespace.into()), "8080")
     };
     let private = |timeout: &str| {
-        let of_port = json!({ "timeout": timeout, "route": [{ "destination": { "host": "s7", "port": { "number": 8080 } } }] });
-        spec(&["s7"], timeout, json!({ "exportTo": ["."], "http": [of_port] }))
+        let rule = json!({ "timeout": timeout, "route": [{ "destination": { "host": "s7", "port": { "number": 8080 } } }] });
+        spec(&["s7"], timeout, json!({ "exportTo": ["."], "http": [rule] }))
     };
     mesh.edit("1", private("1s")).expect("it is new");
     for (version, timeout) in [("2", "2s"), ("3", "3s"), ("4", "4s")] {
         let [shop, others] = ["shop", ""].map(|namespace| base(&mesh, namespace));
-        let seen = mesh.edit(version, private(timeout)).expect("it differs");
-        assert_eq!(routes(&seen), ["shop: 80 8080"], "port 80 also has hosts that only rules name");
+        let affected = mesh.edit(version, private(timeout)).expect("it differs");
+        assert_eq!(
+            routes(&affected),
+            ["shop: 80 8080"],
+            "port 80 also has hosts that only rules name"
+        );
         let [now, others_now] = ["shop", ""].map(|namespace| base(&mesh, namespace));
         assert!(Arc::ptr_eq(&others, &others_now), "nothing differs for them");
         let made = now.made_beyond(&shop);
         assert!((1..=now.made_most()).contains(&made), "{made} new chunks");
         for namespace in ["shop", "pay"] {
-            let [kept, fresh] =
-                [&mesh.kept, &Cache::default()].map(|cache| route_of(&mesh, cache, namespace));
-            assert_eq!(kept.body.to_bytes(), fresh.body.to_bytes(), "{namespace} at {timeout}");
-            assert_eq!(kept.version, fresh.version, "{namespace} at {timeout}");
+            let [cached, fresh] = [&mesh.cache, &Cache::default()]
+                .map(|cache| namespace_route(&mesh, cache, namespace));
+            assert_eq!(cached.body.to_bytes(), fresh.body.to_bytes(), "{namespace} at {timeout}");
+            assert_eq!(cached.version, fresh.version, "{namespace} at {timeout}");
         }
     }
 }
 
 /// If a subset is deleted before the route to it, no request fails and no stream is woken.
 #[test]
-fn a_subset_that_rules_lead_to_stays_a_while_for_those_who_have_it() {
+fn deleted_subset_is_retained_while_routes_use_it() {
     let mut mesh = Edited::new();
     let rule = |subsets: Value| json!({ "host": "a", "subsets": subsets });
     let to = |subset: &str| {
@@ -394,35 +408,44 @@ fn a_subset_that_rules_lead_to_stays_a_while_for_those_who_have_it() {
     };
     assert_eq!(subsets(&mesh), 2);
 
-    let seen = mesh.put("DestinationRule", "a", rule(json!([{ "name": "v1" }])));
-    assert_eq!(routes(&seen.expect("it differs")), Vec::<String>::new());
+    let affected = mesh.put("DestinationRule", "a", rule(json!([{ "name": "v1" }])));
+    assert_eq!(routes(&affected.expect("it differs")), Vec::<String>::new());
     assert_eq!(subsets(&mesh), 2);
     let now = Instant::now();
     let due = mesh.mesh.expire(now).expect("its time is set");
-    assert_eq!(mesh.seen(), None, "nothing changed");
+    assert_eq!(mesh.take_affected(), None, "nothing changed");
     assert!(mesh.mesh.expire(due).is_none());
-    let seen = mesh.seen().expect("it went");
-    assert!(seen.values().all(|seen| seen.lists.contains(Wildcard::Clusters)), "{seen:?}");
+    let affected = mesh.take_affected().expect("it went");
+    assert!(
+        affected.values().all(|affected| affected.lists.contains(Wildcard::Clusters)),
+        "{affected:?}"
+    );
     assert_eq!(subsets(&mesh), 1);
 
     // If the route changes meanwhile, the subset is removed shortly afterwards, when it receives no
     // more requests.
     mesh.put("DestinationRule", "a", rule(both));
     mesh.put("DestinationRule", "a", rule(json!([{ "name": "v1" }])));
-    let seen = mesh.edit("2", to("v1")).expect("it differs");
-    assert!(seen.values().all(|seen| !seen.lists.contains(Wildcard::Clusters)), "{seen:?}");
+    let affected = mesh.edit("2", to("v1")).expect("it differs");
+    assert!(
+        affected.values().all(|affected| !affected.lists.contains(Wildcard::Clusters)),
+        "{affected:?}"
+    );
     assert_eq!(subsets(&mesh), 2);
     let due = mesh.mesh.expire(now).expect("its time is set");
     assert!(mesh.mesh.expire(due).is_none());
-    let seen = mesh.seen().expect("it went");
-    assert!(seen.values().all(|seen| seen.lists.contains(Wildcard::Clusters)), "{seen:?}");
+    let affected = mesh.take_affected().expect("it went");
+    assert!(
+        affected.values().all(|affected| affected.lists.contains(Wildcard::Clusters)),
+        "{affected:?}"
+    );
     assert_eq!(subsets(&mesh), 1);
 }
 
 /// Objects that are applied in the right order may arrive in the other order, because two watches
 /// deliver them.
 #[test]
-fn a_route_waits_a_while_for_the_subset_that_it_leads_to() {
+fn route_is_delayed_until_its_subset_exists() {
     let mut mesh = Edited::new();
     let rule = |subsets: Value| json!({ "host": "a", "subsets": subsets });
     let to = |subset: &str| {
@@ -432,7 +455,7 @@ fn a_route_waits_a_while_for_the_subset_that_it_leads_to() {
     let v1 = json!([{ "name": "v1" }]);
     mesh.put("DestinationRule", "a", rule(v1));
     mesh.edit("1", to("v1")).expect("it is new");
-    let led = |mesh: &Edited| {
+    let routed_subsets = |mesh: &Edited| {
         let all = mesh.before.traffic.virtual_services.all();
         let all = all.flat_map(|routed| routed.destinations());
         all.map(|to| to.subset.to_string()).collect::<Vec<_>>()
@@ -441,7 +464,7 @@ fn a_route_waits_a_while_for_the_subset_that_it_leads_to() {
     let start = Instant::now();
     assert_eq!(mesh.edit("2", to("v2")), None);
     let due = mesh.mesh.expire(start).expect("it waits");
-    assert_eq!(led(&mesh), ["v1"]);
+    assert_eq!(routed_subsets(&mesh), ["v1"]);
     // Later changes are published together with the route, once the subset exists.
     assert_eq!(mesh.put("DestinationRule", "b", json!({ "host": "b" })), None);
     assert_eq!(
@@ -451,39 +474,45 @@ fn a_route_waits_a_while_for_the_subset_that_it_leads_to() {
     );
     let both = json!([{ "name": "v1" }, { "name": "v2" }]);
     mesh.write("DestinationRule", "a", json!({ "spec": rule(both) }));
-    mesh.hear();
+    mesh.publish();
     assert_eq!(mesh.mesh.expire(due), None, "no deadline before a version has the subset");
-    let seen = mesh.seen().expect("it differs");
-    assert!(seen.values().all(|seen| seen.lists.contains(Wildcard::Clusters)), "{seen:?}");
-    assert_eq!(led(&mesh), ["v1"], "the subset is published first");
+    let affected = mesh.take_affected().expect("it differs");
+    assert!(
+        affected.values().all(|affected| affected.lists.contains(Wildcard::Clusters)),
+        "{affected:?}"
+    );
+    assert_eq!(routed_subsets(&mesh), ["v1"], "the subset is published first");
     mesh.mesh.expire(start);
-    let seen = mesh.seen().expect("it differs");
-    assert!(seen.values().all(|seen| !seen.lists.contains(Wildcard::Clusters)), "{seen:?}");
-    assert_eq!(led(&mesh), ["v2"]);
+    let affected = mesh.take_affected().expect("it differs");
+    assert!(
+        affected.values().all(|affected| !affected.lists.contains(Wildcard::Clusters)),
+        "{affected:?}"
+    );
+    assert_eq!(routed_subsets(&mesh), ["v2"]);
     assert!(!mesh.before.traffic.destination_rules.of("b.shop.svc.cluster.local").is_empty());
 
     // The subset does not arrive. For some time afterwards, other routes to missing subsets are not
     // delayed.
     assert_eq!(mesh.edit("3", to("v3")), None);
-    let left = mesh.mesh.expire(due).expect("v1 was left, and v3 is awaited");
-    mesh.mesh.expire(left);
-    mesh.mesh.expire(left + Duration::from_secs(1));
-    mesh.seen().expect("it is active");
-    assert_eq!(led(&mesh), ["v3"]);
+    let expiry = mesh.mesh.expire(due).expect("v1 was left, and v3 is awaited");
+    mesh.mesh.expire(expiry);
+    mesh.mesh.expire(expiry + Duration::from_secs(1));
+    mesh.take_affected().expect("it is active");
+    assert_eq!(routed_subsets(&mesh), ["v3"]);
     mesh.edit("4", to("v4")).expect("at once");
-    assert_eq!(led(&mesh), ["v4"]);
+    assert_eq!(routed_subsets(&mesh), ["v4"]);
     // Existing subsets are still published before the routes to them.
     mesh.write("DestinationRule", "a", json!({ "spec": rule(json!([{ "name": "v6" }])) }));
     mesh.edit("5", to("v6")).expect("the subset");
-    assert_eq!(led(&mesh), ["v4"]);
-    let mut now = left + Duration::from_secs(1);
+    assert_eq!(routed_subsets(&mesh), ["v4"]);
+    let mut now = expiry + Duration::from_secs(1);
     mesh.mesh.expire(now);
-    mesh.seen().expect("the route");
-    assert_eq!(led(&mesh), ["v6"]);
+    mesh.take_affected().expect("the route");
+    assert_eq!(routed_subsets(&mesh), ["v6"]);
     while let Some(next) = mesh.mesh.expire(now) {
         now = next;
     }
-    mesh.seen().expect("the removed subset");
+    mesh.take_affected().expect("the removed subset");
     assert_eq!(mesh.edit("6", to("v5")), None, "a route waits again");
 }
 
@@ -495,7 +524,7 @@ fn rules_for_a_host_below_a_wildcard_service_are_in_the_routes_of_its_ports() {
     let hostname = Hostname::from("*.wild.example");
     let definition = Arc::make_mut(&mut wild.definition);
     (definition.hostname, definition.resolution) = (hostname.clone(), Resolution::Passthrough);
-    let tell = |mesh: &mut Edited, record: Option<ServiceRecord>| {
+    let publish_record = |mesh: &mut Edited, record: Option<ServiceRecord>| {
         mesh.mesh.apply(MeshEvent::Registry(RegistryUpdate {
             shard: ShardKey::service_entries(),
             epoch: Epoch(1),
@@ -504,24 +533,25 @@ fn rules_for_a_host_below_a_wildcard_service_are_in_the_routes_of_its_ports() {
                 ..Contents::default()
             }),
         }));
-        mesh.seen().expect("it differs")
+        mesh.take_affected().expect("it differs")
     };
     let record = ServiceRecord { service: Arc::new(wild), endpoints: Vec::new().into() };
     let all = ["pay: 8080", "shop: 8080", "web: 8080"];
-    let _ = tell(&mut mesh, Some(record));
-    let of = |host: &str, timeout: &str| {
+    let _ = publish_record(&mut mesh, Some(record));
+    let rule_for = |host: &str, timeout: &str| {
         let to = json!([{ "destination": { "host": host, "port": { "number": 8080 } } }]);
         let requests = json!([{ "match": [{ "port": 8080 }], "timeout": timeout, "route": to }]);
         json!({ "hosts": [host], "http": requests })
     };
-    let below = |timeout: &str| of("y.wild.example", timeout);
+    let below = |timeout: &str| rule_for("y.wild.example", timeout);
     for (version, what) in
-        [("1", below("1s")), ("2", below("2s")), ("3", of("z.wild.example", "2s"))]
+        [("1", below("1s")), ("2", below("2s")), ("3", rule_for("z.wild.example", "2s"))]
     {
         assert_eq!(routes(&mesh.edit(version, what).expect("it differs")), all, "edit {version}");
     }
-    let seen = mesh.edit("4", of("y.elsewhere.example", "2s")).expect("the other host was removed");
-    assert_eq!(routes(&seen), all, "it was removed");
+    let affected =
+        mesh.edit("4", rule_for("y.elsewhere.example", "2s")).expect("the other host was removed");
+    assert_eq!(routes(&affected), all, "it was removed");
     assert_eq!(routes(&mesh.edit("5", below("2s")).expect("it differs")), all, "it is back");
 }
 
@@ -542,11 +572,11 @@ fn limits_of_a_rule_reach_the_workloads_of_its_service_regardless_of_imports() {
             .pod(pod)
             .built(),
     ));
-    edited.seen();
+    edited.take_affected();
     edited.put("Sidecar", "narrow", json!({ "egress": [{ "hosts": ["pay/*"] }] }));
     let rule = |most: u32| json!({ "host": "a", "trafficPolicy": { "connectionPool": { "tcp": { "maxConnections": most } } } });
     for most in [1, 2] {
-        let seen = edited.put("DestinationRule", "limits", rule(most)).expect("a version");
-        assert!(seen["shop"].lists.contains(Wildcard::Clusters), "{most}: {seen:?}");
+        let affected = edited.put("DestinationRule", "limits", rule(most)).expect("a version");
+        assert!(affected["shop"].lists.contains(Wildcard::Clusters), "{most}: {affected:?}");
     }
 }

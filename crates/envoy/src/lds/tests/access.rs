@@ -8,7 +8,7 @@ use strait_rules::access::{AccessIndex, AccessSettings, PolicyErrors, PolicyKind
 
 /// Returns the event for these access policies; policies in the namespace `root` apply to the whole
 /// mesh.
-pub(super) fn event_of(root: &str, objects: impl IntoIterator<Item = Value>) -> MeshEvent {
+pub(super) fn event_with_root(root: &str, objects: impl IntoIterator<Item = Value>) -> MeshEvent {
     let objects: Collection = objects.into_iter().map(Arc::new).collect();
     let settings = AccessSettings { root: root.into(), errors: PolicyErrors::Narrow };
     let mut index = AccessIndex::new(settings.clone());
@@ -31,7 +31,7 @@ fn event(policies: &[(&str, Value)]) -> MeshEvent {
             "spec": spec,
         })
     };
-    event_of("root", policies.iter().enumerate().map(object))
+    event_with_root("root", policies.iter().enumerate().map(object))
 }
 
 /// Returns the mesh after these events, with a pod with the label `app` that serves these ports,
@@ -46,8 +46,8 @@ pub(super) fn guarded_by(
     app.selector = labels(&[("app", label)]);
     let pod = workload(&name, "10.0.0.1", &[("app", label)]);
     let mut mesh = mesh();
-    let word = shard("east", 1).network("n1").with(app, vec![]).pod(pod).built();
-    mesh.apply(MeshEvent::Registry(word));
+    let update = shard("east", 1).network("n1").with(app, vec![]).pod(pod).built();
+    mesh.apply(MeshEvent::Registry(update));
     events.into_iter().for_each(|event| mesh.apply(event));
     mesh.apply(MeshEvent::Complete);
     (mesh.next_version().expect("a first version").0, sidecar(&name, "east"))
@@ -128,9 +128,9 @@ fn port_modes_apply_with_and_without_a_service() {
     let ports = json!({ "8080": { "mode": "DISABLE" }, "9090": { "mode": "DISABLE" } });
     let listener = inbound_listener(vec![port("http", 80, 8080)], &[peer("STRICT", ports)]);
     let found = inbound_chains(&listener);
-    let of = |port: &str| found.iter().filter(|line| line.starts_with(port)).count();
+    let count = |port: &str| found.iter().filter(|line| line.starts_with(port)).count();
     assert_eq!(found[0], "8080 raw_buffer -> http inbound|8080||");
-    assert_eq!((of("8080"), of("9090"), of("tls")), (1, 2, 2), "{found:?}");
+    assert_eq!((count("8080"), count("9090"), count("tls")), (1, 2, 2), "{found:?}");
     let inspectors = listener["listener_filters"].as_array().expect("a list");
     let tls = inspectors.iter().find(|one| one["name"].to_string().contains("tls_inspector"));
     let disabled = tls.expect("others take TLS")["filter_disabled"].to_string();
@@ -192,19 +192,19 @@ fn plain_text_endpoints_state_their_mode() {
     let app = service("app.ns").vip("10.1.0.1").ports(vec![port("http", 80, 8080)]);
     let other = service("other.ns").vip("10.1.0.2").ports(vec![port("http", 80, 8080)]);
     let pod = |name: &str, address: &str, label: &str| workload(name, address, &[("app", label)]);
-    let of = |name: &str, address: &str| {
+    let pod_endpoint = |name: &str, address: &str| {
         let mut endpoint = at(address, "http", 8080);
         endpoint.workload = Some(Arc::new(strait_model::WorkloadKey::new("ns", name)));
         endpoint
     };
-    let word = shard("east", 1)
+    let update = shard("east", 1)
         .network("n1")
-        .with(app, vec![of("a", "10.0.0.2"), of("b", "10.0.0.3")])
-        .with(other, vec![of("b", "10.0.0.3")])
+        .with(app, vec![pod_endpoint("a", "10.0.0.2"), pod_endpoint("b", "10.0.0.3")])
+        .with(other, vec![pod_endpoint("b", "10.0.0.3")])
         .pod(pod("a.ns", "10.0.0.2", "app"))
         .pod(pod("b.ns", "10.0.0.3", "other"))
         .built();
-    mesh.apply(MeshEvent::Registry(word));
+    mesh.apply(MeshEvent::Registry(update));
     mesh.apply(MeshEvent::Complete);
     mesh.next_version().expect("a first version");
     mesh.apply(event(&[peer("DISABLE", Value::Null)]));
@@ -212,7 +212,7 @@ fn plain_text_endpoints_state_their_mode() {
     let hosts: Vec<_> = changes.endpoints().map(ToString::to_string).collect();
     assert_eq!(hosts, ["app.ns.svc.cluster.local"]);
     let name = "outbound|80||app.ns.svc.cluster.local";
-    let assignment = one(&context, &client(), ResourceType::Endpoint, name);
+    let assignment = named_resource(&context, &client(), ResourceType::Endpoint, name);
     let endpoints = assignment["endpoints"][0]["lb_endpoints"].as_array().expect("a list");
     let mode = |at: usize| {
         let metadata = &endpoints[at]["metadata"]["filter_metadata"];
@@ -224,6 +224,6 @@ fn plain_text_endpoints_state_their_mode() {
     assert!(record.endpoints.iter().all(|one| one.tls_mode == strait_model::TlsMode::Istio));
     mesh.apply(event(&[]));
     let (context, _) = mesh.next_version().expect("a third");
-    let assignment = one(&context, &client(), ResourceType::Endpoint, name);
+    let assignment = named_resource(&context, &client(), ResourceType::Endpoint, name);
     assert!(!assignment.to_string().contains("disabled"), "{assignment}");
 }

@@ -6,10 +6,10 @@ use std::net::IpAddr;
 
 use serde_json::json;
 
-use super::access::event_of;
+use super::access::event_with_root;
 use super::access_envoy::{
-    Doors, Issuer, MeshClients, OLD_TLS, SharedEnvoy, answered_whole, behind_doors_of,
-    client_config, modes_of_doors,
+    Doors, Issuer, MeshClients, OLD_TLS, SharedEnvoy, answered_whole, behind_doors_with_config,
+    client_config, door_modes,
 };
 use super::envoy::{
     Authority, Running, at_loopback, bootstrap, envoys, free_ports, static_cluster, to_loopback,
@@ -29,7 +29,7 @@ struct Case {
     /// mode), `KIND NAMESPACE/NAME` (a spec), `NORMALIZATION` (the value of `pathNormalization`),
     /// `MTLS` (the value of `meshMTLS`).
     policies: &'static str,
-    asked: &'static [Asked],
+    requests: &'static [CaseRequest],
 }
 
 /// A request: the caller, the request line (with the prefix `h2` for HTTP/2), header lines
@@ -40,7 +40,7 @@ struct Case {
 /// at the port that accepts only mTLS), or an identity (`DOMAIN/ns/NAMESPACE/sa/ACCOUNT`, by mTLS).
 /// An identity may have the prefix `bytes` (at the raw TCP port) or `tls1.2` (no later TLS
 /// version).
-type Asked = (&'static str, &'static str, &'static str, u16);
+type CaseRequest = (&'static str, &'static str, &'static str, u16);
 
 #[derive(Clone, Copy)]
 enum Door {
@@ -57,32 +57,32 @@ const FLAWS: [Case; 12] = [
     Case {
         name: "F-1: a dry run of CUSTOM changes no response",
         policies: r#"{"CUSTOM tried": [{}]}"#,
-        asked: &[("plain", "GET /", "", 200)],
+        requests: &[("plain", "GET /", "", 200)],
     },
     Case {
         name: "F-1: CUSTOM without a usable provider denies",
         policies: r#"{"CUSTOM": [{}]}"#,
-        asked: &[("plain", "GET /", "", 403)],
+        requests: &[("plain", "GET /", "", 403)],
     },
     Case {
         name: "F-3: DENY applies without an unreadable field",
         policies: r#"{"DENY": [{"to": [{"operation": {"paths": ["/admin"]}}], "when": [{"key": "nobody.knows", "values": ["x"]}]}]}"#,
-        asked: &[("plain", "GET /admin", "", 403), ("plain", "GET /", "", 200)],
+        requests: &[("plain", "GET /admin", "", 403), ("plain", "GET /", "", 200)],
     },
     Case {
         name: "F-4: one invalid value does not narrow DENY",
         policies: r#"{"DENY": [{"from": [{"source": {"ipBlocks": ["192.0.2.0/24", "nonsense"]}}], "to": [{"operation": {"paths": ["/admin"]}}]}]}"#,
-        asked: &[("plain", "GET /admin", "", 403), ("plain", "GET /", "", 200)],
+        requests: &[("plain", "GET /admin", "", 403), ("plain", "GET /", "", 200)],
     },
     Case {
         name: "F-6: ALLOW without rules allows nothing",
         policies: r#"{"ALLOW": []}"#,
-        asked: &[("plain", "GET /", "", 403), (A, "GET /", "", 403)],
+        requests: &[("plain", "GET /", "", 403), (A, "GET /", "", 403)],
     },
     Case {
         name: "F-7: namespace and trust domain must both match",
         policies: r#"{"ALLOW": [{"from": [{"source": {"namespaces": ["shop"], "trustDomains": ["mesh.example"]}}]}]}"#,
-        asked: &[
+        requests: &[
             (A, "GET /", "", 200),
             ("old.example/ns/shop/sa/a", "GET /", "", 200),
             ("foreign.org/ns/shop/sa/a", "GET /", "", 403),
@@ -99,7 +99,7 @@ const FLAWS: [Case; 12] = [
                 "portLevelMtls": {"MTLS": {"mode": "STRICT"}, "BYTES": {"mode": "UNSET"}}
             }
         }"#,
-        asked: &[("mtls", "GET /", "", 0), (A, "GET /", "", 200), ("plain", "GET /", "", 200)],
+        requests: &[("mtls", "GET /", "", 0), (A, "GET /", "", 200), ("plain", "GET /", "", 200)],
     },
     Case {
         name: "F-8: a DISABLE port where the mesh is STRICT",
@@ -110,7 +110,7 @@ const FLAWS: [Case; 12] = [
                 "portLevelMtls": {"PLAIN": {"mode": "DISABLE"}}
             }
         }"#,
-        asked: &[
+        requests: &[
             ("plain", "GET /", "", 200),
             ("mtls", "GET /", "", 0),
             ("bytes", "GET /", "", 0),
@@ -120,7 +120,7 @@ const FLAWS: [Case; 12] = [
     Case {
         name: "F-21: a host is denied in every form",
         policies: r#"{"DENY": [{"to": [{"operation": {"hosts": ["a.example"]}}]}]}"#,
-        asked: &[
+        requests: &[
             ("plain", "GET /", "host: a.example", 403),
             ("plain", "GET /", "host: A.Example", 403),
             ("plain", "GET /", "host: a.example:8080", 403),
@@ -133,7 +133,7 @@ const FLAWS: [Case; 12] = [
     Case {
         name: "F-21: a host suffix is denied in every form",
         policies: r#"{"DENY": [{"to": [{"operation": {"hosts": ["*.example"]}}]}]}"#,
-        asked: &[
+        requests: &[
             ("plain", "GET /", "host: x.EXAMPLE.:80", 403),
             ("plain", "GET /", "host: example.com", 200),
         ],
@@ -141,12 +141,12 @@ const FLAWS: [Case; 12] = [
     Case {
         name: "F-22: a denied connection receives nothing from the workload",
         policies: r#"{"DENY": [{"from": [{"source": {"ipBlocks": ["127.0.0.0/8"]}}]}]}"#,
-        asked: &[("bytes", "GET /", "", 0)],
+        requests: &[("bytes", "GET /", "", 0)],
     },
     Case {
         name: "F-23: DENY by identity matches no plain-text client, which STR0825 reports",
         policies: r#"{"DENY": [{"from": [{"source": {"principals": ["mesh.example/ns/shop/sa/a"]}}]}]}"#,
-        asked: &[
+        requests: &[
             (A, "GET /", "", 403),
             ("mesh.example/ns/shop/sa/b", "GET /", "", 200),
             ("plain", "GET /", "", 200),
@@ -159,7 +159,7 @@ const VULNERABILITIES: [Case; 18] = [
     Case {
         name: "CVE-2021-31920, -29492: a path in every form",
         policies: r#"{"DENY": [{"to": [{"operation": {"paths": ["/admin*"]}}]}]}"#,
-        asked: &[
+        requests: &[
             ("plain", "GET /admin", "", 403),
             ("plain", "GET //admin", "", 403),
             ("plain", "GET ///admin/x", "", 403),
@@ -178,17 +178,17 @@ const VULNERABILITIES: [Case; 18] = [
     Case {
         name: "CVE-2021-39156: a fragment is not part of a path",
         policies: r#"{"DENY": [{"to": [{"operation": {"paths": ["/admin"]}}]}]}"#,
-        asked: &[("plain", "GET /admin#x", "", 400), ("plain", "GET /#/admin", "", 400)],
+        requests: &[("plain", "GET /admin#x", "", 400), ("plain", "GET /#/admin", "", 400)],
     },
     Case {
         name: "control characters and NUL",
         policies: r#"{"DENY": [{"to": [{"operation": {"paths": ["/admin"]}}]}]}"#,
-        asked: &[("plain", "GET /%00admin", "", 400), ("plain", "GET /\u{1}admin", "", 400)],
+        requests: &[("plain", "GET /%00admin", "", 400), ("plain", "GET /\u{1}admin", "", 400)],
     },
     Case {
         name: "CVE-2021-39155: a host in any case",
         policies: r#"{"DENY": [{"to": [{"operation": {"hosts": ["httpbin.foo"]}}]}]}"#,
-        asked: &[("plain", "GET /", "host: Httpbin.Foo", 403)],
+        requests: &[("plain", "GET /", "host: Httpbin.Foo", 403)],
     },
     Case {
         name: "hosts with an invalid port, repeated hosts, hosts in the request line and in :authority",
@@ -196,7 +196,7 @@ const VULNERABILITIES: [Case; 18] = [
             {"to": [{"operation": {"hosts": ["a.example", "c.example:8080"]}}]},
             {"when": [{"key": "request.headers[host]", "values": ["d.example"]}]}
         ]}"#,
-        asked: &[
+        requests: &[
             ("plain", "GET /", "host: a.example:", 403),
             ("plain", "GET /", "host: a.example.:", 403),
             ("plain", "GET /", "host: a.example:8x", 403),
@@ -215,7 +215,7 @@ const VULNERABILITIES: [Case; 18] = [
     Case {
         name: "an allowed host is the only allowed one",
         policies: r#"{"ALLOW": [{"to": [{"operation": {"hosts": ["a.example"]}}]}]}"#,
-        asked: &[
+        requests: &[
             ("plain", "GET /", "host: A.example.:80", 200),
             ("plain", "GET /", "host: b.example; host: a.example", 403),
             ("plain", "GET /", "host: a.example:8x", 403),
@@ -224,7 +224,7 @@ const VULNERABILITIES: [Case; 18] = [
     Case {
         name: "CVE-2026-26308: any of a header's values is denied",
         policies: r#"{"DENY": [{"when": [{"key": "request.headers[X-Role]", "values": ["admin"]}]}]}"#,
-        asked: &[
+        requests: &[
             ("plain", "GET /", "x-role: admin", 403),
             ("plain", "GET /", "x-role: user; x-role: admin", 403),
             ("plain", "GET /", "x-role: admin; X-ROLE: user", 403),
@@ -236,7 +236,7 @@ const VULNERABILITIES: [Case; 18] = [
     Case {
         name: "CVE-2026-26308: only the entire header is allowed",
         policies: r#"{"ALLOW": [{"when": [{"key": "request.headers[X-Role]", "values": ["admin"]}]}]}"#,
-        asked: &[
+        requests: &[
             ("plain", "GET /", "x-role: admin", 200),
             ("plain", "GET /", "x-role: user; x-role: admin", 403),
             ("plain", "GET /", "x-role: admin, user", 403),
@@ -247,7 +247,7 @@ const VULNERABILITIES: [Case; 18] = [
     Case {
         name: "CVE-2026-39350: namespaces are not regular expressions",
         policies: r#"{"ALLOW": [{"from": [{"source": {"namespaces": ["a.b"]}}]}]}"#,
-        asked: &[
+        requests: &[
             ("mesh.example/ns/a.b/sa/x", "GET /", "", 200),
             ("mesh.example/ns/axb/sa/x", "GET /", "", 403),
         ],
@@ -255,7 +255,7 @@ const VULNERABILITIES: [Case; 18] = [
     Case {
         name: "CVE-2026-39350: accounts are not regular expressions",
         policies: r#"{"ALLOW": [{"from": [{"source": {"serviceAccounts": ["shop/a.b"]}}]}]}"#,
-        asked: &[
+        requests: &[
             ("mesh.example/ns/shop/sa/a.b", "GET /", "", 200),
             ("mesh.example/ns/shop/sa/axb", "GET /", "", 403),
             ("mesh.example/ns/shop/sa/a.b.c", "GET /", "", 403),
@@ -264,12 +264,12 @@ const VULNERABILITIES: [Case; 18] = [
     Case {
         name: "CVE-2022-39388: clients on loopback are not trusted",
         policies: r#"{"ALLOW": [{"from": [{"source": {"principals": ["*"]}}]}]}"#,
-        asked: &[("plain", "GET /", "x-forwarded-for: 127.0.0.1", 403), (A, "GET /", "", 200)],
+        requests: &[("plain", "GET /", "x-forwarded-for: 127.0.0.1", 403), (A, "GET /", "", 200)],
     },
     Case {
         name: "a denied method is case-sensitive",
         policies: r#"{"DENY": [{"to": [{"operation": {"methods": ["GET"]}}]}]}"#,
-        asked: &[
+        requests: &[
             ("plain", "GET /", "", 403),
             ("plain", "get /", "", 400),
             // HTTP/2 accepts it, and servers may treat it like the other one.
@@ -281,12 +281,12 @@ const VULNERABILITIES: [Case; 18] = [
     Case {
         name: "an allowed method is case-sensitive",
         policies: r#"{"ALLOW": [{"to": [{"operation": {"methods": ["GET"]}}]}]}"#,
-        asked: &[("plain", "h2 GET /", "", 200), ("plain", "h2 get /", "", 403)],
+        requests: &[("plain", "h2 GET /", "", 200), ("plain", "h2 get /", "", 403)],
     },
     Case {
         name: "Envoy accepts all characters of a path template",
         policies: r#"{"DENY": [{"to": [{"operation": {"paths": ["/a-b.c_d~e!$&'()+,;=:@%20/{*}", "/t/{*}/", "/u/{**}"]}}]}]}"#,
-        asked: &[
+        requests: &[
             ("plain", "GET /a-b.c_d~e!$&'()+,;=:@%20/x", "", 403),
             ("plain", "GET /t/x/", "", 403),
             ("plain", "GET //u//x", "", 403),
@@ -296,22 +296,25 @@ const VULNERABILITIES: [Case; 18] = [
     Case {
         name: "an IPv4 address in IPv6 format",
         policies: r#"{"DENY": [{"from": [{"source": {"ipBlocks": ["::ffff:127.0.0.0/104"]}}]}]}"#,
-        asked: &[("plain", "GET /", "", 403)],
+        requests: &[("plain", "GET /", "", 403)],
     },
     Case {
         name: "TCP instead of HTTP: DENY by path denies connections",
         policies: r#"{"DENY": [{"to": [{"operation": {"paths": ["/admin"]}}]}]}"#,
-        asked: &[("bytes", "GET /", "", 0), ("plain", "GET /", "", 200)],
+        requests: &[("bytes", "GET /", "", 0), ("plain", "GET /", "", 200)],
     },
     Case {
         name: "TCP instead of HTTP: ALLOW by path allows no connection",
         policies: r#"{"ALLOW": [{"to": [{"operation": {"paths": ["/*"]}}]}]}"#,
-        asked: &[("bytes mesh.example/ns/shop/sa/a", "GET /", "", 0), ("plain", "GET /", "", 200)],
+        requests: &[
+            ("bytes mesh.example/ns/shop/sa/a", "GET /", "", 0),
+            ("plain", "GET /", "", 200),
+        ],
     },
     Case {
         name: "an account in another trust domain is a different one",
         policies: r#"{"ALLOW": [{"from": [{"source": {"principals": ["cluster.local/ns/shop/sa/a"]}}]}]}"#,
-        asked: &[
+        requests: &[
             (A, "GET /", "", 200),
             ("old.example/ns/shop/sa/a", "GET /", "", 200),
             ("cluster.local/ns/shop/sa/a", "GET /", "", 403),
@@ -326,12 +329,12 @@ const SETTINGS: [Case; 7] = [
     Case {
         name: "TLS 1.2 is accepted by default",
         policies: r#"{}"#,
-        asked: &[(A, "GET /", "", 200), ("tls1.2 mesh.example/ns/shop/sa/a", "GET /", "", 200)],
+        requests: &[(A, "GET /", "", 200), ("tls1.2 mesh.example/ns/shop/sa/a", "GET /", "", 200)],
     },
     Case {
         name: "TLS 1.3 alone",
         policies: r#"{"MTLS": {"minProtocolVersion": "TLSV1_3"}}"#,
-        asked: &[
+        requests: &[
             (A, "GET /", "", 200),
             ("tls1.2 mesh.example/ns/shop/sa/a", "GET /", "", 0),
             ("bytes mesh.example/ns/shop/sa/a", "GET /", "", 200),
@@ -341,12 +344,12 @@ const SETTINGS: [Case; 7] = [
         // The TLS 1.2 client only supports AES-GCM and ChaCha20.
         name: "ciphers that a TLS 1.2 client does not support",
         policies: r#"{"MTLS": {"cipherSuites": ["ECDHE-ECDSA-AES256-SHA", "ECDHE-RSA-AES256-SHA"]}}"#,
-        asked: &[(A, "GET /", "", 200), ("tls1.2 mesh.example/ns/shop/sa/a", "GET /", "", 0)],
+        requests: &[(A, "GET /", "", 200), ("tls1.2 mesh.example/ns/shop/sa/a", "GET /", "", 0)],
     },
     Case {
         name: "NONE: a path is matched as written",
         policies: r#"{"NORMALIZATION": "NONE", "DENY": [{"to": [{"operation": {"paths": ["/admin*"]}}]}]}"#,
-        asked: &[
+        requests: &[
             ("plain", "GET /admin", "", 403),
             ("plain", "GET /x/../admin", "", 200),
             ("plain", "GET /%61dmin", "", 200),
@@ -357,7 +360,7 @@ const SETTINGS: [Case; 7] = [
     Case {
         name: "BASE: dots are resolved and unreserved characters unescaped",
         policies: r#"{"NORMALIZATION": "BASE", "DENY": [{"to": [{"operation": {"paths": ["/admin*"]}}]}]}"#,
-        asked: &[
+        requests: &[
             ("plain", "GET /admin", "", 403),
             ("plain", "GET /x/../admin", "", 403),
             ("plain", "GET /./admin", "", 403),
@@ -369,7 +372,7 @@ const SETTINGS: [Case; 7] = [
     Case {
         name: "MERGE_SLASHES: repeated slashes are merged, escaped ones are not",
         policies: r#"{"NORMALIZATION": "MERGE_SLASHES", "DENY": [{"to": [{"operation": {"paths": ["/admin*"]}}]}]}"#,
-        asked: &[
+        requests: &[
             ("plain", "GET /x/../admin", "", 403),
             ("plain", "GET //admin", "", 403),
             ("plain", "GET ///./admin", "", 403),
@@ -380,7 +383,7 @@ const SETTINGS: [Case; 7] = [
     Case {
         name: "DECODE_AND_MERGE_SLASHES: escaped slashes are slashes",
         policies: r#"{"NORMALIZATION": "DECODE_AND_MERGE_SLASHES", "DENY": [{"to": [{"operation": {"paths": ["/admin*"]}}]}]}"#,
-        asked: &[
+        requests: &[
             ("plain", "GET //admin", "", 403),
             ("plain", "GET /%2Fadmin", "", 403),
             ("plain", "GET /%2fadmin", "", 403),
@@ -395,10 +398,10 @@ const SETTINGS: [Case; 7] = [
 impl Case {
     /// Returns additional lines for the mesh config.
     fn config(&self) -> String {
-        let said: Value = serde_json::from_str(self.policies).expect(self.name);
-        let paths = said["NORMALIZATION"].as_str();
-        let paths = paths.map(|of| format!("pathNormalization: {{normalization: {of}}}\n"));
-        let mtls = said.get("MTLS").map(|of| format!("meshMTLS: {of}\n"));
+        let policies: Value = serde_json::from_str(self.policies).expect(self.name);
+        let paths = policies["NORMALIZATION"].as_str();
+        let paths = paths.map(|value| format!("pathNormalization: {{normalization: {value}}}\n"));
+        let mtls = policies.get("MTLS").map(|value| format!("meshMTLS: {value}\n"));
         paths.into_iter().chain(mtls).collect()
     }
 
@@ -413,12 +416,12 @@ impl Case {
             serde_json::from_str(self.policies).expect(self.name);
         let is_policy = |name: &str| !matches!(name, "NORMALIZATION" | "MTLS");
         let policies = policies.into_iter().filter(|(name, _)| is_policy(name));
-        policies.map(|(name, content)| of_case(&name, content)).collect()
+        policies.map(|(name, content)| case_object(&name, content)).collect()
     }
 }
 
 /// Returns the object for an entry of a case's policies.
-fn of_case(name: &str, content: Value) -> Value {
+fn case_object(name: &str, content: Value) -> Value {
     if let Some((kind, key)) = name.split_once(' ')
         && let Some((namespace, name)) = key.split_once('/')
     {
@@ -444,7 +447,7 @@ fn object(kind: &str, namespace: &str, name: &str, spec: Value) -> Value {
 }
 
 /// Returns the port and the identity of a caller.
-fn door_of(who: &'static str) -> (Door, Option<&'static str>) {
+fn caller_door(who: &'static str) -> (Door, Option<&'static str>) {
     match who {
         "plain" => (Door::Plain, None),
         "mtls" => (Door::Mtls, None),
@@ -474,7 +477,7 @@ pub(super) fn as_far_as_readable(objects: &[Value]) -> MeshEvent {
 }
 
 #[tokio::test]
-async fn real_envoys_have_none_of_the_flaws_and_vulnerabilities_that_are_known() {
+async fn envoys_have_no_known_flaw_or_vulnerability() {
     const CASES: usize = FLAWS.len() + VULNERABILITIES.len() + SETTINGS.len();
     let clients = MeshClients::new(Authority::new());
     for envoy in envoys() {
@@ -487,22 +490,23 @@ async fn real_envoys_have_none_of_the_flaws_and_vulnerabilities_that_are_known()
             let doors = doors(at);
             let mut objects = case.objects();
             if !case.has_own_modes() {
-                objects.push(modes_of_doors(doors));
+                objects.push(door_modes(doors));
             }
             let mut text = json!(objects).to_string();
             for (name, port) in ["MTLS", "PLAIN", "BYTES"].into_iter().zip(doors) {
                 text = text.replace(&format!("\"{name}\""), &format!("\"{port}\""));
             }
             let objects: Vec<Value> = serde_json::from_str(&text).expect("JSON");
-            let sidecar = behind_doors_of(&case.config(), as_far_as_readable(&objects), doors);
+            let sidecar =
+                behind_doors_with_config(&case.config(), as_far_as_readable(&objects), doors);
             shared.add(&format!("case-{at}"), &sidecar, doors, echo);
         }
         let running = shared.run(&envoy, "the cases", &clients.authority).await;
         let from: IpAddr = "127.0.0.7".parse().expect("an address");
         let mut wrong = Vec::new();
         for (at, case) in cases() {
-            for (who, line, headers, status) in case.asked {
-                let (door, identity) = door_of(who);
+            for (who, line, headers, status) in case.requests {
+                let (door, identity) = caller_door(who);
                 let port = doors(at)[door as usize];
                 let alpn = if matches!(door, Door::Bytes) { "istio" } else { "http/1.1" };
                 let identity = identity.map(|name| match name.strip_prefix(OLD_TLS) {
@@ -512,11 +516,11 @@ async fn real_envoys_have_none_of_the_flaws_and_vulnerabilities_that_are_known()
                 let found = match line.strip_prefix("h2 ") {
                     Some(line) => {
                         let host = headers.strip_prefix("host: ").unwrap_or("a.example");
-                        clients.say_in_http2((from, port), line, host).await
+                        clients.send_in_http2((from, port), line, host).await
                     }
                     None => {
                         let head = head(line, headers);
-                        clients.say((from, port), identity.as_deref(), alpn, &head).await
+                        clients.send_head((from, port), identity.as_deref(), alpn, &head).await
                     }
                 };
                 if found != *status {
@@ -556,12 +560,12 @@ fn router(issuers: &[&Issuer], port: u16) -> (Arc<PushContext>, Proxy) {
         })
     };
     let claim = |name: &str, value: &str| json!({ format!("@request.auth.claims{name}"): { "exact": value } });
-    let mut of_one_token = claim(".group", "admin");
-    of_one_token["@request.auth.claims.tenant"] = json!({ "prefix": "shop-" });
+    let mut claims = claim(".group", "admin");
+    claims["@request.auth.claims.tenant"] = json!({ "prefix": "shop-" });
     let routes = json!({
         "hosts": ["*"], "gateways": ["edge/gw"],
         "http": [
-            answers(of_one_token, json!({}), 201),
+            answers(claims, json!({}), 201),
             answers(claim("[realm.access][roles]", "buyer"), json!({}), 202),
             answers(claim(".areas", "north"), json!({}), 203),
             answers(json!({}), json!({ "@request.auth.claims.sub": {} }), 204),
@@ -576,15 +580,15 @@ fn router(issuers: &[&Issuer], port: u16) -> (Arc<PushContext>, Proxy) {
         name: name.into(),
     };
     let objects = [("Gateway", "gw", gateway), ("VirtualService", "routes", routes)];
-    let mut held = Collection::default();
+    let mut stored = Collection::default();
     for (kind, name, spec) in objects {
-        held.insert(key(kind, name), Arc::new(json!({ "spec": spec })));
+        stored.insert(key(kind, name), Arc::new(json!({ "spec": spec })));
     }
     let mut mesh = mesh();
     let pod = workload("gw.edge", "10.0.0.1", &[("app", "gateway")]);
     mesh.apply(MeshEvent::Registry(shard("east", 1).network("n1").pod(pod).built()));
-    mesh.apply(MeshEvent::Traffic(traffic.apply(&held).expect("there are objects")));
-    mesh.apply(event_of("root", [tokens]));
+    mesh.apply(MeshEvent::Traffic(traffic.apply(&stored).expect("there are objects")));
+    mesh.apply(event_with_root("root", [tokens]));
     mesh.apply(MeshEvent::Complete);
     let router = Proxy {
         kind: ProxyType::Router,
@@ -642,14 +646,14 @@ async fn real_envoys_select_routes_by_token_claims() {
         let config = &mut listener["filter_chains"][0]["filters"][0]["typed_config"];
         config["route_config"] = route(&context, &proxy, &format!("http.{port}"));
         config.as_object_mut().expect("an object").remove("rds");
-        let clusters = held(&context, &proxy, ResourceType::Cluster).into_iter();
+        let clusters = list_resources(&context, &proxy, ResourceType::Cluster).into_iter();
         let clusters = clusters.map(|(name, one)| static_cluster(one, to_loopback(&name, port)));
         let bootstrap = bootstrap(vec![listener], clusters.collect());
         validated(&envoy, "routes by claims", &bootstrap);
         let running = Running::start(&envoy, &bootstrap).await;
         let from: IpAddr = "127.0.0.7".parse().expect("an address");
         for (headers, status, what) in &cases {
-            let found = clients.say((from, port), None, "", &head("GET /", headers)).await;
+            let found = clients.send_head((from, port), None, "", &head("GET /", headers)).await;
             assert_eq!(found, *status, "{}: {what}", envoy.display());
         }
         drop(running);
@@ -664,14 +668,14 @@ fn client_hello(name: &str, protocols: &[&str]) -> Vec<u8> {
     // Libraries refuse to send some names, so another name of the same length is sent and then
     // replaced.
     let letter = |at: usize| if at % 32 == 31 && at + 1 < name.len() { '.' } else { 'x' };
-    let stand_in: String = (0..name.len().max(1)).map(letter).collect();
-    let server = stand_in.clone().try_into().expect("a name");
+    let placeholder: String = (0..name.len().max(1)).map(letter).collect();
+    let server = placeholder.clone().try_into().expect("a name");
     let mut client =
         rustls::ClientConnection::new(Arc::new(config), server).expect("a configuration");
     let mut bytes = Vec::new();
     client.write_tls(&mut bytes).expect("written");
     if !name.is_empty() {
-        let at = bytes.windows(name.len()).position(|part| part == stand_in.as_bytes());
+        let at = bytes.windows(name.len()).position(|part| part == placeholder.as_bytes());
         let at = at.expect("it asks for the name");
         bytes[at..at + name.len()].copy_from_slice(name.as_bytes());
     }
@@ -701,7 +705,7 @@ async fn counting_server(answer: &'static [u8]) -> (u16, Arc<std::sync::atomic::
 /// CVE-2021-31921: gateways for other networks forwarded to any name in the SNI, including services
 /// that are not exported.
 #[tokio::test]
-async fn real_envoys_lead_from_other_networks_to_what_is_let_out_and_nowhere_else() {
+async fn envoys_forward_from_other_networks_only_to_exported_services() {
     const ISTIO: &[&str] = &["istio"];
     let web = "outbound_.80_._.web.ns.svc.cluster.local";
     let cases = [
@@ -741,21 +745,21 @@ async fn real_envoys_lead_from_other_networks_to_what_is_let_out_and_nowhere_els
         let [port] = free_ports();
         let mut listener = listeners(&context, &proxy).remove("0.0.0.0_15443").expect("one");
         listener["address"] = at_loopback(port);
-        let clusters = held(&context, &proxy, ResourceType::Cluster).into_iter();
+        let clusters = list_resources(&context, &proxy, ResourceType::Cluster).into_iter();
         let clusters =
             clusters.map(|(name, one)| static_cluster(one, to_loopback(&name, workload)));
         let bootstrap = bootstrap(vec![listener], clusters.collect());
         validated(&envoy, "a gateway of another network", &bootstrap);
         let running = Running::start(&envoy, &bootstrap).await;
-        let said = async |bytes: Vec<u8>| {
+        let response_to = async |bytes: Vec<u8>| {
             let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await;
             answered_whole(stream.expect("it listens"), bytes).await
         };
         for (name, protocols, passes) in cases {
-            let answer = said(client_hello(name, protocols)).await;
+            let answer = response_to(client_hello(name, protocols)).await;
             assert_eq!(answer == "here", passes, "{name} {protocols:?}: {answer:?}");
         }
-        assert_eq!(said(b"GET / HTTP/1.1\r\nhost: web.ns\r\n\r\n".to_vec()).await, "");
+        assert_eq!(response_to(b"GET / HTTP/1.1\r\nhost: web.ns\r\n\r\n".to_vec()).await, "");
         let passed = cases.iter().filter(|case| case.2).count();
         assert_eq!(count.load(std::sync::atomic::Ordering::Relaxed), passed, "{}", envoy.display());
         drop(running);

@@ -16,7 +16,7 @@ use rustls::{DigitallySignedStruct, SignatureScheme};
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use super::access::{event_of, guarded_by};
+use super::access::{event_with_root, guarded_by};
 use super::access_cases_envoy::as_far_as_readable;
 use super::envoy::{
     Authority, Running, at_loopback, bootstrap, envoys, free_ports, static_cluster, to_loopback,
@@ -59,11 +59,11 @@ fn on_loopback(policy: &Value, [mtls, plain, bytes]: Doors) -> Value {
 /// Returns a mesh with a workload of `shop` on these ports, after the event `policies`, and the
 /// sidecar of the workload.
 pub(super) fn behind_doors(policies: MeshEvent, doors: Doors) -> (Arc<PushContext>, Proxy) {
-    behind_doors_of("", policies, doors)
+    behind_doors_with_config("", policies, doors)
 }
 
 /// Returns the mesh of [`behind_doors`] with additional lines in the mesh config.
-pub(super) fn behind_doors_of(
+pub(super) fn behind_doors_with_config(
     config: &str,
     policies: MeshEvent,
     [mtls, plain, bytes]: Doors,
@@ -86,11 +86,11 @@ pub(super) fn behind_doors_of(
 }
 
 /// Returns a PeerAuthentication with the modes of the ports.
-pub(super) fn modes_of_doors([mtls, plain, bytes]: Doors) -> Value {
+pub(super) fn door_modes([mtls, plain, bytes]: Doors) -> Value {
     let mode = |mode: &str| json!({ "mode": mode });
     let modes = [(mtls, "STRICT"), (plain, "DISABLE"), (bytes, "PERMISSIVE")];
     let ports: BTreeMap<_, _> =
-        modes.into_iter().map(|(port, of)| (port.to_string(), mode(of))).collect();
+        modes.into_iter().map(|(port, name)| (port.to_string(), mode(name))).collect();
     json!({
         "apiVersion": "security.istio.io/v1", "kind": "PeerAuthentication",
         "metadata": { "namespace": "shop", "name": "modes" },
@@ -99,8 +99,8 @@ pub(super) fn modes_of_doors([mtls, plain, bytes]: Doors) -> Value {
 }
 
 fn context(policies: &[Value], doors: Doors) -> (Arc<PushContext>, Proxy) {
-    let all = policies.iter().cloned().chain([modes_of_doors(doors)]);
-    behind_doors(event_of("root", all), doors)
+    let all = policies.iter().cloned().chain([door_modes(doors)]);
+    behind_doors(event_with_root("root", all), doors)
 }
 
 /// The configuration of an Envoy that acts as many sidecars.
@@ -125,7 +125,7 @@ impl SharedEnvoy {
         let others = doors[1..].iter().map(|port| json!({ "address": at_loopback(*port) }));
         listener["additional_addresses"] = others.collect();
         self.listeners.push(listener);
-        for (name, cluster) in held(context, proxy, ResourceType::Cluster) {
+        for (name, cluster) in list_resources(context, proxy, ResourceType::Cluster) {
             if !name.starts_with("outbound|") {
                 let cluster = static_cluster(cluster, to_loopback(&name, workload));
                 self.clusters.insert(name, cluster);
@@ -256,7 +256,7 @@ enum AsSent {
 
 /// Returns the call in the form that is sent over loopback. Clients of other clusters are in
 /// another network: all use that network's gateway address.
-fn as_sent(call: Call, [one, other, bytes]: Doors) -> Call {
+fn as_sent(call: Call, [first, other, bytes]: Doors) -> Call {
     let domain = call.identity.as_ref().map(|(domain, ..)| &**domain);
     let is_far = domain.is_some_and(|domain| !DOMAINS.contains(&domain));
     let from = match call.from.to_string().as_str() {
@@ -268,7 +268,7 @@ fn as_sent(call: Call, [one, other, bytes]: Doors) -> Call {
     let from = from.parse().expect("an address");
     let port = match (call.is_http, call.port) {
         (false, _) => bytes,
-        (true, 8080) => one,
+        (true, 8080) => first,
         (true, _) => other,
     };
     let sni = if domain.is_some() { "x.local".to_owned() } else { String::new() };
@@ -303,8 +303,8 @@ impl MeshClients {
         let stream = socket.connect(([127, 0, 0, 1], port).into()).await?;
         let Some(identity) = identity else { return Ok(Box::new(stream)) };
         let connector = {
-            let mut held = self.connectors.lock().expect("one test");
-            let entry = held.entry((identity.to_owned(), alpn));
+            let mut connectors = self.connectors.lock().expect("one test");
+            let entry = connectors.entry((identity.to_owned(), alpn));
             entry.or_insert_with(|| connector(&self.authority, identity, alpn)).clone()
         };
         let name = ServerName::try_from("x.local").expect("a name");
@@ -312,7 +312,7 @@ impl MeshClients {
     }
 
     /// Sends a request and returns the response status, or 0 for none.
-    pub(super) async fn say(
+    pub(super) async fn send_head(
         &self,
         (from, port): (IpAddr, u16),
         identity: Option<&str>,
@@ -331,11 +331,11 @@ impl MeshClients {
 
     /// Sends the request `METHOD PATH` to a host with HTTP/2 in plain text. Returns the response
     /// status, or 0 for none.
-    pub(super) async fn say_in_http2(&self, to: (IpAddr, u16), line: &str, host: &str) -> u16 {
+    pub(super) async fn send_in_http2(&self, to: (IpAddr, u16), line: &str, host: &str) -> u16 {
         let (method, path) = line.split_once(' ').expect("a method and a path");
         let request = http::Request::builder().method(method).uri(format!("http://{host}{path}"));
         let exchange =
-            async { asked_in_http2(self.connect(to, None, "").await.ok()?, request).await };
+            async { http2_status(self.connect(to, None, "").await.ok()?, request).await };
         let status = tokio::time::timeout(WAIT_LIMIT, exchange).await.expect("an answer");
         status.unwrap_or_default()
     }
@@ -357,7 +357,7 @@ impl MeshClients {
             }
             let exchange = async {
                 let stream = self.connect(to, identity, "istio-h2").await.ok()?;
-                asked_in_http2(stream, request).await
+                http2_status(stream, request).await
             };
             let status = tokio::time::timeout(WAIT_LIMIT, exchange).await.expect("an answer");
             return status.unwrap_or_default();
@@ -369,7 +369,7 @@ impl MeshClients {
         }
         head += "content-length: 0\r\n\r\n";
         let alpn = if how == AsSent::Bytes { "istio" } else { "istio-http/1.1" };
-        self.say(to, identity, alpn, &head).await
+        self.send_head(to, identity, alpn, &head).await
     }
 }
 
@@ -378,7 +378,7 @@ impl MeshClients {
     clippy::disallowed_methods,
     reason = "a connection of a test, which ends with its request"
 )]
-async fn asked_in_http2(stream: Box<dyn Stream>, request: http::request::Builder) -> Option<u16> {
+async fn http2_status(stream: Box<dyn Stream>, request: http::request::Builder) -> Option<u16> {
     let io = hyper_util::rt::TokioIo::new(stream);
     let executor = hyper_util::rt::TokioExecutor::new();
     let (mut sender, connection) =
@@ -410,11 +410,11 @@ async fn answered(mut stream: impl AsyncRead + AsyncWrite + Unpin, head: &str) -
 /// Sends a request and returns everything that is received.
 pub(super) async fn answered_whole(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
-    said: impl AsRef<[u8]>,
+    request_bytes: impl AsRef<[u8]>,
 ) -> String {
     let mut answer = Vec::new();
     let exchange = async {
-        stream.write_all(said.as_ref()).await?;
+        stream.write_all(request_bytes.as_ref()).await?;
         stream.flush().await?;
         // Envoy may reset a denied connection.
         stream.read_to_end(&mut answer).await
@@ -535,7 +535,8 @@ fn envoys_accept_every_field_and_key() {
         .collect();
     for envoy in envoys() {
         let (context, proxy) = context(&policies, [18080, 18081, 18082]);
-        let clusters = held(&context, &proxy, ResourceType::Cluster).into_values().collect();
+        let clusters =
+            list_resources(&context, &proxy, ResourceType::Cluster).into_values().collect();
         let inbound = listeners(&context, &proxy).remove("virtualInbound").expect("one");
         validated(Path::new(&envoy), "every field", &bootstrap(vec![inbound], clusters));
     }
@@ -585,7 +586,7 @@ fn encoded(bytes: &[u8]) -> String {
 /// Every token in a request must be valid, wherever it is. Only rules that allow requests can
 /// require a token.
 #[tokio::test]
-async fn real_envoys_believe_tokens_of_known_keys_alone() {
+async fn envoys_accept_only_tokens_signed_by_configured_keys() {
     let [a, b, d] = ["https://a", "https://b", "https://d"].map(Issuer::new);
     let authority = Authority::new();
     let tokens = json!({
@@ -616,7 +617,7 @@ async fn real_envoys_believe_tokens_of_known_keys_alone() {
     let alice =
         || format!("Authorization: Bearer {}\r\n", a.token("https://a", json!({ "sub": "alice" })));
     let bearer = |token: String| format!("Authorization: Bearer {token}\r\n");
-    let of_b = |token: String| format!("x-b: {token}\r\n");
+    let b_header = |token: String| format!("x-b: {token}\r\n");
     let cases = [
         (String::new(), 403, "nobody"),
         (alice(), 200, "alice"),
@@ -634,11 +635,15 @@ async fn real_envoys_believe_tokens_of_known_keys_alone() {
             "b's token in the wrong header",
         ),
         (bearer("nonsense".to_owned()), 401, "no token"),
-        (of_b(b.token("https://b", json!({ "sub": "x" }))), 200, "any subject of b"),
-        (of_b(a.token("https://a", json!({ "sub": "alice" }))), 401, "a's token in b's header"),
-        (alice() + &of_b(b.token("https://b", json!({ "sub": "x" }))), 200, "both good"),
-        (alice() + &of_b(a.token("https://b", json!({ "sub": "x" }))), 401, "one good, one bad"),
-        (alice() + &of_b("nonsense".to_owned()), 401, "one good, one nonsense"),
+        (b_header(b.token("https://b", json!({ "sub": "x" }))), 200, "any subject of b"),
+        (b_header(a.token("https://a", json!({ "sub": "alice" }))), 401, "a's token in b's header"),
+        (alice() + &b_header(b.token("https://b", json!({ "sub": "x" }))), 200, "both good"),
+        (
+            alice() + &b_header(a.token("https://b", json!({ "sub": "x" }))),
+            401,
+            "one good, one bad",
+        ),
+        (alice() + &b_header("nonsense".to_owned()), 401, "one good, one nonsense"),
         (format!("x-c: {}\r\n", a.token("https://c", json!({ "sub": "x" }))), 401, "unknown keys"),
         (
             alice() + &format!("x-e: {}\r\n", a.token("https://e", json!({ "sub": "x" }))),
@@ -657,9 +662,9 @@ async fn real_envoys_believe_tokens_of_known_keys_alone() {
         }
         // The header of a rule contains only claims of that rule's token. A client cannot forge it, not
         // even with a valid token of another issuer.
-        for (token, told) in [
-            (of_b(d.token("https://d", json!({ "sub": "dora" }))), Some("dora")),
-            (of_b(b.token("https://b", json!({ "sub": "bob" }))), None),
+        for (token, user) in [
+            (b_header(d.token("https://d", json!({ "sub": "dora" }))), Some("dora")),
+            (b_header(b.token("https://b", json!({ "sub": "bob" }))), None),
             (alice(), None),
         ] {
             let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await;
@@ -667,8 +672,8 @@ async fn real_envoys_believe_tokens_of_known_keys_alone() {
             let answer =
                 answered_whole(stream.expect("listens"), format!("{head}{token}\r\n")).await;
             assert!(answer.starts_with("HTTP/1.1 200"), "{}: {answer}", envoy.display());
-            let found = answer.split_once(" told ").map(|(_, told)| told.trim_end());
-            assert_eq!(found, told, "{}: {answer}", envoy.display());
+            let found = answer.split_once(" told ").map(|(_, user)| user.trim_end());
+            assert_eq!(found, user, "{}: {answer}", envoy.display());
         }
         drop(running);
     }
@@ -686,7 +691,7 @@ async fn guarded_workload(
     let (context, proxy) = context(policies, ports);
     let mut listener = listeners(&context, &proxy).remove("virtualInbound").expect("one");
     listener["address"] = at_loopback(ports[1]);
-    let clusters = held(&context, &proxy, ResourceType::Cluster).into_iter();
+    let clusters = list_resources(&context, &proxy, ResourceType::Cluster).into_iter();
     let clusters = clusters.filter(|(name, _)| !name.starts_with("outbound|"));
     let clusters =
         clusters.map(|(name, cluster)| static_cluster(cluster, to_loopback(&name, echo)));

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
-use super::access::{event_of, guarded_by};
+use super::access::{event_with_root, guarded_by};
 use super::*;
 use strait_mesh::push::scope::{ChangeImpact, ProxyLocation, related_hosts};
 use strait_model::dirty::Wildcard;
@@ -14,7 +14,7 @@ const HTTP: &str = "envoy.filters.http.rbac";
 const ASK: &str = "envoy.filters.http.ext_authz";
 
 /// Returns a policy of namespace `shop` that queries a provider about these paths.
-pub(super) fn asks(name: &str, provider: &str, operations: Value) -> Value {
+pub(super) fn custom_policy(name: &str, provider: &str, operations: Value) -> Value {
     let operations = operations.as_array().expect("a list").iter();
     let to: Vec<_> = operations.map(|one| json!({ "operation": one })).collect();
     json!({
@@ -53,13 +53,13 @@ fn both() -> Value {
     ])
 }
 
-fn asked(
+fn with_custom_policies(
     policies: Vec<Value>,
     more: impl IntoIterator<Item = MeshEvent>,
 ) -> (Arc<PushContext>, Proxy) {
     let ports = vec![port("http", 80, 8080), port("tcp", 81, 8081)];
-    let of_opa = authorizers(vec![port("http", 80, 80), port("grpc", 81, 81)], vec![]);
-    let events = [with_providers(both()), of_opa, event_of("root", policies)];
+    let opa_services = authorizers(vec![port("http", 80, 80), port("grpc", 81, 81)], vec![]);
+    let events = [with_providers(both()), opa_services, event_with_root("root", policies)];
     guarded_by(("shop", "web"), ports, events.into_iter().chain(more))
 }
 
@@ -67,9 +67,9 @@ fn asked(
 fn filters(context: &Arc<PushContext>, proxy: &Proxy, port: u64) -> Vec<Value> {
     let listener = listeners(context, proxy).remove("virtualInbound").expect("one");
     let chains = listener["filter_chains"].as_array().cloned().expect("a list");
-    let is_of =
+    let serves_port =
         |chain: &&Value| chain["filter_chain_match"]["destination_port"].as_u64() == Some(port);
-    let chain = chains.iter().find(is_of).expect("the port has chains");
+    let chain = chains.iter().find(serves_port).expect("the port has chains");
     match chain["filters"][0]["typed_config"]["http_filters"].as_array() {
         Some(filters) => filters.clone(),
         None => chain["filters"].as_array().cloned().expect("a list"),
@@ -90,17 +90,17 @@ fn providers_are_queried_first_each_after_its_own_rules() {
         "metadata": { "namespace": "shop", "name": "tokens" },
         "spec": { "jwtRules": [{ "issuer": "https://a", "jwks": keys.to_string() }] },
     });
-    let mut deny = asks("deny", "web", json!([{ "paths": ["/x"] }]));
+    let mut deny = custom_policy("deny", "web", json!([{ "paths": ["/x"] }]));
     deny["spec"] =
         json!({ "action": "DENY", "rules": [{ "to": [{ "operation": { "paths": ["/x"] } }] }] });
     let policies = vec![
         tokens,
         deny,
-        asks("w", "web", json!([{ "paths": ["/w"] }])),
-        asks("r", "rpc", json!([{ "paths": ["/r"] }])),
-        asks("r2", "rpc", json!([{ "paths": ["/r2"] }])),
+        custom_policy("w", "web", json!([{ "paths": ["/w"] }])),
+        custom_policy("r", "rpc", json!([{ "paths": ["/r"] }])),
+        custom_policy("r2", "rpc", json!([{ "paths": ["/r2"] }])),
     ];
-    let (context, proxy) = asked(policies, []);
+    let (context, proxy) = with_custom_policies(policies, []);
     let found = filters(&context, &proxy, 8080);
     let expected =
         [HTTP, ASK, HTTP, ASK, "envoy.filters.http.jwt_authn", HTTP, "envoy.filters.http.router"];
@@ -144,10 +144,10 @@ fn providers_are_queried_first_each_after_its_own_rules() {
 #[test]
 fn http_provider_is_not_queried_about_connections() {
     let policies = vec![
-        asks("w", "web", json!([{ "paths": ["/w"] }])),
-        asks("r", "rpc", json!([{ "paths": ["/r"] }])),
+        custom_policy("w", "web", json!([{ "paths": ["/w"] }])),
+        custom_policy("r", "rpc", json!([{ "paths": ["/r"] }])),
     ];
-    let (context, proxy) = asked(policies, []);
+    let (context, proxy) = with_custom_policies(policies, []);
     let found = filters(&context, &proxy, 8081);
     let expected = [
         "envoy.filters.network.rbac",
@@ -155,9 +155,9 @@ fn http_provider_is_not_queried_about_connections() {
         "envoy.filters.network.tcp_proxy",
     ];
     assert_eq!(names(&found), expected);
-    let ask = &found[1]["typed_config"];
-    assert_eq!(ask["filter_enabled_metadata"]["filter"], "envoy.filters.network.rbac");
-    assert_eq!(ask["failure_mode_allow"], true);
+    let query = &found[1]["typed_config"];
+    assert_eq!(query["filter_enabled_metadata"]["filter"], "envoy.filters.network.rbac");
+    assert_eq!(query["failure_mode_allow"], true);
     let rule = &found[0]["typed_config"]["shadow_rules"]["policies"]["istio-ext-authz-rpc-ns[shop]-policy[r]-rule[0]"];
     assert_eq!(rule["permissions"][0]["and_rules"]["rules"][0]["any"], true, "{rule}");
 }
@@ -165,14 +165,14 @@ fn http_provider_is_not_queried_about_connections() {
 /// F-1: matches of dry-run rules are recorded under keys that no filter reads.
 #[test]
 fn dry_run_queries_no_provider() {
-    let mut tried = asks("t", "rpc", json!([{ "paths": ["/t"] }]));
+    let mut tried = custom_policy("t", "rpc", json!([{ "paths": ["/t"] }]));
     tried["metadata"]["annotations"] = json!({ "istio.io/dry-run": "true" });
-    let (context, proxy) = asked(vec![tried.clone()], []);
+    let (context, proxy) = with_custom_policies(vec![tried.clone()], []);
     let found = filters(&context, &proxy, 8080);
     assert_eq!(names(&found), [HTTP, "envoy.filters.http.router"]);
     assert_eq!(found[0]["typed_config"]["shadow_rules_stat_prefix"], "istio_dry_run_custom_rpc_");
-    let in_force = asks("r", "rpc", json!([{ "paths": ["/r"] }]));
-    let (context, proxy) = asked(vec![tried, in_force], []);
+    let in_force = custom_policy("r", "rpc", json!([{ "paths": ["/r"] }]));
+    let (context, proxy) = with_custom_policies(vec![tried, in_force], []);
     let found = filters(&context, &proxy, 8080);
     assert_eq!(names(&found), [HTTP, HTTP, ASK, "envoy.filters.http.router"]);
     let key = &found[2]["typed_config"]["filter_enabled_metadata"]["path"][0]["key"];
@@ -191,7 +191,10 @@ fn requests_are_denied_with_a_reason_if_no_provider_can_be_queried() {
         ("portless", "has no port 99"),
     ];
     for (provider, part) in cases {
-        let (context, proxy) = asked(vec![asks("a", provider, json!([{ "paths": ["/a"] }]))], []);
+        let (context, proxy) = with_custom_policies(
+            vec![custom_policy("a", provider, json!([{ "paths": ["/a"] }]))],
+            [],
+        );
         let found = filters(&context, &proxy, 8080);
         assert_eq!(names(&found), [HTTP, "envoy.filters.http.router"], "{provider}");
         let rules = &found[0]["typed_config"]["rules"];
@@ -205,7 +208,10 @@ fn requests_are_denied_with_a_reason_if_no_provider_can_be_queried() {
     let hidden = service("opa.authz").vip("10.1.9.9").ports(vec![port("grpc", 81, 81)]);
     let hidden = hidden.with(|it| it.export_to = ExportTo::parse(".", &"authz".into()));
     let hidden = MeshEvent::Registry(shard("west", 1).network("n1").with(hidden, vec![]).built());
-    let (context, proxy) = asked(vec![asks("a", "rpc", json!([{ "paths": ["/a"] }]))], [hidden]);
+    let (context, proxy) = with_custom_policies(
+        vec![custom_policy("a", "rpc", json!([{ "paths": ["/a"] }]))],
+        [hidden],
+    );
     assert_eq!(names(&filters(&context, &proxy, 8080)), [HTTP, "envoy.filters.http.router"]);
     let fault = context.authorizer_of("rpc", &proxy).expect_err("hidden");
     assert!(fault.to_string().contains("not visible"), "{fault}");
@@ -219,7 +225,8 @@ fn rule_for_opa(policy: Value) -> MeshEvent {
         "spec": { "host": "opa.authz.svc.cluster.local", "trafficPolicy": policy },
     });
     let objects = [Arc::new(rule)].into_iter().collect();
-    let mut index = TrafficIndex::new(KindSettings::of("cluster.local", &MeshConfig::default()));
+    let mut index =
+        TrafficIndex::new(KindSettings::for_domain("cluster.local", &MeshConfig::default()));
     MeshEvent::Traffic(index.apply(&objects).expect("the first time"))
 }
 
@@ -242,8 +249,8 @@ fn provider_without_load_balanced_endpoints_is_not_queried() {
         (rule_for_opa(json!({ "tls": own })), "TLS settings of DestinationRule authz/opa"),
     ];
     for (event, part) in cases {
-        let policy = asks("a", "rpc", json!([{ "paths": ["/a"] }]));
-        let (context, proxy) = asked(vec![policy], [event]);
+        let policy = custom_policy("a", "rpc", json!([{ "paths": ["/a"] }]));
+        let (context, proxy) = with_custom_policies(vec![policy], [event]);
         let fault = context.authorizer_of("rpc", &proxy).expect_err(part).to_string();
         assert!(fault.contains(part), "{fault}");
         let found = filters(&context, &proxy, 8080);
@@ -252,8 +259,8 @@ fn provider_without_load_balanced_endpoints_is_not_queried() {
         assert!(found[0]["typed_config"]["rules"]["policies"][key].is_object(), "{part}");
     }
     let balanced = rule_for_opa(json!({ "loadBalancer": { "simple": "RANDOM" } }));
-    let policy = asks("a", "rpc", json!([{ "paths": ["/a"] }]));
-    let (context, proxy) = asked(vec![policy], [balanced]);
+    let policy = custom_policy("a", "rpc", json!([{ "paths": ["/a"] }]));
+    let (context, proxy) = with_custom_policies(vec![policy], [balanced]);
     assert_eq!(names(&filters(&context, &proxy, 8080))[..2], [HTTP, ASK]);
 }
 
@@ -267,16 +274,19 @@ fn sidecar_without_the_provider_keeps_its_cluster() {
     });
     let objects = [Arc::new(sidecar)].into_iter().collect();
     let mesh = MeshConfig::default();
-    let mut index = TrafficIndex::new(KindSettings::of("cluster.local", &mesh));
+    let mut index = TrafficIndex::new(KindSettings::for_domain("cluster.local", &mesh));
     let update = index.apply(&objects).expect("the first time");
     let scoped = || MeshEvent::Traffic(update.clone());
     let name = "outbound|81||opa.authz.svc.cluster.local";
-    let (context, proxy) = asked(vec![asks("r", "rpc", json!([{ "paths": ["/r"] }]))], [scoped()]);
-    let clusters = held(&context, &proxy, ResourceType::Cluster);
-    let of_opa: Vec<_> = clusters.keys().filter(|name| name.contains("opa.authz")).collect();
-    assert_eq!(of_opa, [name], "only the port of the provider");
-    let (context, proxy) = asked(vec![], [scoped()]);
-    let clusters = held(&context, &proxy, ResourceType::Cluster);
+    let (context, proxy) = with_custom_policies(
+        vec![custom_policy("r", "rpc", json!([{ "paths": ["/r"] }]))],
+        [scoped()],
+    );
+    let clusters = list_resources(&context, &proxy, ResourceType::Cluster);
+    let opa_clusters: Vec<_> = clusters.keys().filter(|name| name.contains("opa.authz")).collect();
+    assert_eq!(opa_clusters, [name], "only the port of the provider");
+    let (context, proxy) = with_custom_policies(vec![], [scoped()]);
+    let clusters = list_resources(&context, &proxy, ResourceType::Cluster);
     assert!(!clusters.contains_key(name), "no provider is queried");
 }
 
@@ -293,26 +303,27 @@ fn proxies_that_query_a_provider_receive_changes_of_its_service() {
     };
     let objects = ["shop", "pay"].map(|namespace| Arc::new(sidecar_object(namespace)));
     let objects = objects.into_iter().collect();
-    let mut index = TrafficIndex::new(KindSettings::of("cluster.local", &MeshConfig::default()));
+    let mut index =
+        TrafficIndex::new(KindSettings::for_domain("cluster.local", &MeshConfig::default()));
     let mut mesh = mesh();
     mesh.apply(with_providers(both()));
-    mesh.apply(event_of("root", [asks("r", "rpc", json!([{ "paths": ["/r"] }]))]));
+    mesh.apply(event_with_root("root", [custom_policy("r", "rpc", json!([{ "paths": ["/r"] }]))]));
     mesh.apply(MeshEvent::Traffic(index.apply(&objects).expect("the first time")));
     mesh.apply(MeshEvent::Registry(shard("east", 1).network("n1").built()));
     mesh.apply(MeshEvent::Complete);
     let (before, _) = mesh.next_version().expect("a first version");
     mesh.apply(authorizers(vec![port("grpc", 81, 81)], vec![]));
     let (now, changes) = mesh.next_version().expect("a second");
-    let stands = ["client.shop", "client.pay"].map(|name| {
+    let locations = ["client.shop", "client.pay"].map(|name| {
         let proxy = sidecar(name, "east");
         let whereabouts = now.whereabouts(&proxy);
         Arc::new(ProxyLocation { proxy: Arc::new(proxy), network: "n1".into(), whereabouts })
     });
     let hosts = related_hosts([&before, &now], &changes.services());
-    let seen = Cache::default().seen(&before, &now, &hosts, &stands);
+    let affected = Cache::default().seen(&before, &now, &hosts, &locations);
     let lists = |at: usize| {
-        let seen = &seen[at].lists;
-        [Wildcard::Clusters, Wildcard::Listeners].map(|list| seen.contains(list))
+        let affected = &affected[at].lists;
+        [Wildcard::Clusters, Wildcard::Listeners].map(|list| affected.contains(list))
     };
     assert_eq!([lists(0), lists(1)], [[true, true], [false, false]]);
 }

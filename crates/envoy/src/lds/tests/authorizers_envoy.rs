@@ -9,9 +9,9 @@ use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use serde_json::json;
 
-use super::access::{event_of, guarded_by};
+use super::access::{event_with_root, guarded_by};
 use super::access_envoy::answered_whole;
-use super::authorizers::{asks, authorizers, with_providers};
+use super::authorizers::{authorizers, custom_policy, with_providers};
 use super::envoy::{
     Running, at_loopback, bootstrap, envoys, free_ports, static_cluster, to_loopback, validated,
 };
@@ -52,8 +52,8 @@ where
 
 /// Responds as the workload does: with the relevant headers that it received.
 async fn workload(request: Request<hyper::body::Incoming>) -> Response<Full<Bytes>> {
-    let told = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok());
-    let text = format!("<user {}>", told("x-user").unwrap_or("nobody"));
+    let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok());
+    let text = format!("<user {}>", header("x-user").unwrap_or("nobody"));
     Response::new(Full::new(text.into()))
 }
 
@@ -193,31 +193,31 @@ fn policies([http, allowed, refused, shut, open]: [u16; 5]) -> Vec<Value> {
     let paths = |paths: &[&str]| json!([{ "paths": paths, "ports": [http.to_string()] }]);
     let bytes =
         |ports: &[u16]| json!([{ "ports": ports.iter().map(u16::to_string).collect::<Vec<_>>() }]);
-    let mut tried = asks("tried", "web-ns", paths(&["/tried/*"]));
+    let mut tried = custom_policy("tried", "web-ns", paths(&["/tried/*"]));
     tried["metadata"]["annotations"] = json!({ "istio.io/dry-run": "true" });
-    let mut deny = asks("deny", "web", json!([]));
+    let mut deny = custom_policy("deny", "web", json!([]));
     deny["spec"] = json!({ "action": "DENY", "rules": [{ "to": [{ "operation": {
         "paths": ["*/denied/ok"], "ports": [http.to_string()] } }] }] });
     vec![
         deny,
         tried,
-        asks("web", "web", json!([{ "paths": ["/http/*", "/both/*"] }])),
-        asks("web-ns", "web-ns", paths(&["/both/*", "/second/*"])),
-        asks("gone", "gone", paths(&["/closed/*"])),
-        asks("gone-open", "gone-open", paths(&["/open/*"])),
-        asks("gone-busy", "gone-busy", paths(&["/busy/*"])),
-        asks("nobody", "nobody", paths(&["/unknown/*"])),
-        asks("rpc", "rpc", paths(&["/grpc/*"])),
-        asks("rpc-gone", "rpc-gone", paths(&["/grpc-closed/*"])),
-        asks("rpc-open", "rpc-open", paths(&["/grpc-open/*"])),
-        asks("connections", "rpc", bytes(&[allowed, refused])),
-        asks("shut", "rpc-gone", bytes(&[shut])),
-        asks("open", "rpc-open", bytes(&[open])),
+        custom_policy("web", "web", json!([{ "paths": ["/http/*", "/both/*"] }])),
+        custom_policy("web-ns", "web-ns", paths(&["/both/*", "/second/*"])),
+        custom_policy("gone", "gone", paths(&["/closed/*"])),
+        custom_policy("gone-open", "gone-open", paths(&["/open/*"])),
+        custom_policy("gone-busy", "gone-busy", paths(&["/busy/*"])),
+        custom_policy("nobody", "nobody", paths(&["/unknown/*"])),
+        custom_policy("rpc", "rpc", paths(&["/grpc/*"])),
+        custom_policy("rpc-gone", "rpc-gone", paths(&["/grpc-closed/*"])),
+        custom_policy("rpc-open", "rpc-open", paths(&["/grpc-open/*"])),
+        custom_policy("connections", "rpc", bytes(&[allowed, refused])),
+        custom_policy("shut", "rpc-gone", bytes(&[shut])),
+        custom_policy("open", "rpc-open", bytes(&[open])),
     ]
 }
 
 /// Returns the status and the text of a response.
-async fn ask(port: u16, path: &str, headers: &str) -> (u16, String) {
+async fn send_get(port: u16, path: &str, headers: &str) -> (u16, String) {
     let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.expect("listens");
     let head = format!("GET {path} HTTP/1.1\r\nhost: web\r\nconnection: close\r\n{headers}\r\n");
     let answer = answered_whole(stream, &head).await;
@@ -262,26 +262,26 @@ async fn real_envoys_query_real_providers() {
         let ports: [u16; 5] = free_ports();
         let [http, allowed, refused, shut, open] = ports;
         let [nowhere]: [u16; 1] = free_ports();
-        let (workload, asked) = (server(workload).await, server(over_http).await);
-        let asked_over_grpc = grpc_server(allowed).await;
+        let (workload, http_provider) = (server(workload).await, server(over_http).await);
+        let grpc_provider = grpc_server(allowed).await;
         let served = ["http-a", "tcp-b", "tcp-c", "tcp-d", "tcp-e"];
         let served = served.into_iter().zip(81..).zip(ports);
         let served = served.map(|((name, number), target)| port(name, number, target)).collect();
-        let of_opa = [
-            ("http", 80, asked),
-            ("grpc", 81, asked_over_grpc),
+        let opa_ports = [
+            ("http", 80, http_provider),
+            ("grpc", 81, grpc_provider),
             ("http-x", 82, nowhere),
             ("grpc-x", 83, nowhere),
         ];
-        let endpoints = of_opa.map(|(name, _, target)| Endpoint {
+        let endpoints = opa_ports.map(|(name, _, target)| Endpoint {
             tls_mode: TlsMode::Disabled,
             ..at("10.0.0.9", name, target)
         });
-        let of_opa = of_opa.map(|(name, number, target)| port(name, number, target));
+        let opa_ports = opa_ports.map(|(name, number, target)| port(name, number, target));
         let events = [
             with_providers(providers()),
-            authorizers(of_opa.to_vec(), endpoints.to_vec()),
-            event_of("root", policies(ports)),
+            authorizers(opa_ports.to_vec(), endpoints.to_vec()),
+            event_with_root("root", policies(ports)),
         ];
         let (context, proxy) = guarded_by(("shop", "web"), served, events);
         let inbound = listeners(&context, &proxy).remove("virtualInbound").expect("one");
@@ -292,10 +292,11 @@ async fn real_envoys_query_real_providers() {
             listener
         });
         let mut clusters = BTreeMap::new();
-        for (name, cluster) in held(&context, &proxy, ResourceType::Cluster) {
+        for (name, cluster) in list_resources(&context, &proxy, ResourceType::Cluster) {
             let assignment = if name.contains(SERVICE) {
                 // An endpoint of a cluster is never a loopback address, so it is replaced.
-                let assignment = one(&context, &proxy, ResourceType::Endpoint, &name).to_string();
+                let assignment =
+                    named_resource(&context, &proxy, ResourceType::Endpoint, &name).to_string();
                 let here = assignment.replace("10.0.0.9", "127.0.0.1");
                 serde_json::from_str(&here).expect("JSON")
             } else if name.starts_with("outbound|") {
@@ -310,7 +311,7 @@ async fn real_envoys_query_real_providers() {
         let running = Running::start(&envoy, &bootstrap).await;
         for (path, headers, status, part, what) in cases {
             let begun = Instant::now();
-            let (found, text) = ask(http, path, headers).await;
+            let (found, text) = send_get(http, path, headers).await;
             let place = format!("{}: {path}: {what}: {text}", envoy.display());
             assert_eq!(found, status, "{place}");
             assert!(text.contains(part), "{place}");
@@ -319,7 +320,7 @@ async fn real_envoys_query_real_providers() {
         }
         let connections = [(allowed, 200), (refused, 0), (shut, 0), (open, 200)];
         for (port, status) in connections {
-            let (found, text) = ask(port, "/", "").await;
+            let (found, text) = send_get(port, "/", "").await;
             assert_eq!(found, status, "{}: {port} of {ports:?}: {text}", envoy.display());
         }
         drop(running);

@@ -27,7 +27,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::*;
 use crate::lds::inbound;
 use crate::rbac::AccessFilters;
-use crate::tls::{Secrets, trust_domains_of_clients};
+use crate::tls::{Secrets, client_trust_domains};
 use strait_mesh::push::proxy::{inbound_targets, served_in};
 use strait_model::mesh_config::{AccessLog, AccessLogEncoding, AccessLogFormat, command_operators};
 use strait_model::testing::named_endpoint;
@@ -173,13 +173,13 @@ fn validation(envoy: &Path, bootstrap: &Value) -> std::process::Output {
 
 pub(super) fn validated(envoy: &Path, what: &str, bootstrap: &Value) {
     let run = validation(envoy, bootstrap);
-    let said = String::from_utf8_lossy(&run.stderr);
-    assert!(run.status.success(), "{what}: {said}");
-    assert!(!said.contains("deprecated"), "{what}: {said}");
+    let output = String::from_utf8_lossy(&run.stderr);
+    assert!(run.status.success(), "{what}: {output}");
+    assert!(!output.contains("deprecated"), "{what}: {output}");
 }
 
 /// Returns the names of the route configurations that a listener requests.
-fn asked_routes(listener: &Value) -> Vec<String> {
+fn requested_routes(listener: &Value) -> Vec<String> {
     let config = |line: String| Some(line.split("-> http ").nth(1)?.to_owned());
     let named = |name: &String| !name.starts_with("inbound|") && !name.starts_with("Inbound");
     chains(listener).into_iter().filter_map(config).filter(named).collect()
@@ -187,7 +187,7 @@ fn asked_routes(listener: &Value) -> Vec<String> {
 
 /// Inlines the route configuration of a listener that requests one by name.
 fn inlined(context: &Arc<PushContext>, proxy: &Proxy, mut listener: Value) -> Value {
-    let [name] = &asked_routes(&listener)[..] else { return listener };
+    let [name] = &requested_routes(&listener)[..] else { return listener };
     let config = &mut listener["filter_chains"][0]["filters"][0]["typed_config"];
     config["route_config"] = route(context, proxy, name);
     config.as_object_mut().expect("an object").remove("rds");
@@ -222,11 +222,12 @@ fn envoy_accepts_every_listener_and_route() {
     proxies.push(Proxy { addresses: vec![ip("10.0.0.1"), v6], ..client() });
     proxies.push(Proxy { addresses: vec![v6], ..client() });
     for proxy in proxies {
-        let clusters = held(&context, &proxy, ResourceType::Cluster).into_values().collect();
+        let clusters =
+            list_resources(&context, &proxy, ResourceType::Cluster).into_values().collect();
         let mut all: Vec<_> = listeners(&context, &proxy).into_values().collect();
         let routed: Vec<_> = all
             .iter()
-            .filter(|listener| !asked_routes(listener).is_empty())
+            .filter(|listener| !requested_routes(listener).is_empty())
             .enumerate()
             .map(|(index, listener)| {
                 // An additional listener, on a separate address.
@@ -257,10 +258,10 @@ fn envoys_resolve_names_without_deprecated_fields() {
     let old = old_envoy();
     for (envoy, release) in [(Some(envoy), (1, 40)), (old, (1, 36))]
         .into_iter()
-        .filter_map(|(one, of)| Some((one?, of)))
+        .filter_map(|(one, release)| Some((one?, release)))
     {
         let proxy = Proxy { envoy_release: Some(release), ..client() };
-        let clusters = held(&context, &proxy, ResourceType::Cluster);
+        let clusters = list_resources(&context, &proxy, ResourceType::Cluster);
         assert_eq!(clusters.keys().filter(|name| name.starts_with("outbound|")).count(), 2);
         validated(
             &envoy,
@@ -325,15 +326,15 @@ fn logging_listener(format: AccessLogFormat, filter: Option<&str>) -> Value {
     let served = served_in(&context, &proxy.cluster, proxy.namespace());
     let targets = inbound_targets(&context, &proxy, &served);
     assert!(!targets.is_empty());
-    let clients = trust_domains_of_clients(&context);
+    let clients = client_trust_domains(&context);
     let log = AccessLog { path: "/dev/stdout".to_owned(), format };
     let settings = TrafficSettings {
         logs: Arc::new([WrittenLog { log: Arc::new(log), filter: filter.map(Into::into) }]),
         detection_timeout: Duration::from_secs(5),
-        ..TrafficSettings::of(&context.mesh)
+        ..TrafficSettings::for_mesh(&context.mesh)
     };
     let workload = inbound::InboundWorkload {
-        secrets: &Secrets::of(&proxy),
+        secrets: &Secrets::for_proxy(&proxy),
         trust_domains: &clients,
         modes: &PeerModes::default(),
         filters: &AccessFilters::default(),
@@ -378,7 +379,8 @@ impl Running {
             loop {
                 tick.tick().await;
                 running.admin = std::fs::read_to_string(&admin_file).unwrap_or_default();
-                if !running.admin.is_empty() && running.ask("/ready").await.contains("LIVE") {
+                if !running.admin.is_empty() && running.query_admin("/ready").await.contains("LIVE")
+                {
                     return;
                 }
             }
@@ -389,7 +391,7 @@ impl Running {
         running
     }
 
-    async fn ask(&self, path: &str) -> String {
+    async fn query_admin(&self, path: &str) -> String {
         request(&self.admin, path, "").await
     }
 
@@ -400,7 +402,7 @@ impl Running {
 
     /// Returns a counter of an upstream cluster.
     async fn counter(&self, upstream: &str, name: &str) -> u64 {
-        let stats = self.ask(&format!("/stats?filter={name}")).await;
+        let stats = self.query_admin(&format!("/stats?filter={name}")).await;
         let line = format!("cluster.{upstream}.{name}: ");
         let value = stats.split(&line).nth(1).and_then(|rest| rest.lines().next());
         value.and_then(|value| value.trim().parse().ok()).unwrap_or_default()
@@ -432,11 +434,11 @@ pub(super) async fn workload_server() -> u16 {
         while let Ok((stream, _)) = listener.accept().await {
             let answer = hyper::service::service_fn(|request: http::Request<_>| async move {
                 let _: &hyper::body::Incoming = request.body();
-                let told = request.headers().get("x-forwarded-client-cert");
-                let told = told.map_or("nobody", |value| value.to_str().unwrap_or("?"));
-                let mut text = format!("<{:?} from {told}>", request.version());
-                if let Some(told) = request.headers().get("x-told") {
-                    text += &format!(" told {}", told.to_str().unwrap_or("?"));
+                let identity = request.headers().get("x-forwarded-client-cert");
+                let identity = identity.map_or("nobody", |value| value.to_str().unwrap_or("?"));
+                let mut text = format!("<{:?} from {identity}>", request.version());
+                if let Some(header) = request.headers().get("x-told") {
+                    text += &format!(" told {}", header.to_str().unwrap_or("?"));
                 }
                 Ok::<_, std::convert::Infallible>(http::Response::new(http_body_util::Full::new(
                     bytes::Bytes::from(text),
@@ -485,32 +487,33 @@ pub(super) fn static_cluster(mut cluster: Value, assignment: Value) -> Value {
 /// Returns a bootstrap that combines the sidecar of a client with the sidecar of the workload at
 /// `10.0.0.9`: the named outbound listeners on these ports, and the inbound listener on each port
 /// of `inbound`, with the workload on loopback.
-fn bootstrap_of_both_sidecars(
+fn bootstrap_with_both_sidecars(
     (context, proxy): (&Arc<PushContext>, &Proxy),
     outbound: &[(&str, u16)],
     inbound: &[u16],
     workload: u16,
 ) -> Value {
-    let held_listeners = listeners(context, proxy);
+    let all_listeners = listeners(context, proxy);
     let mut static_listeners = Vec::new();
     for (name, entry) in outbound {
-        let mut listener = inlined(context, proxy, held_listeners[*name].clone());
+        let mut listener = inlined(context, proxy, all_listeners[*name].clone());
         listener["address"] = at_loopback(*entry);
         listener["bind_to_port"] = true.into();
         static_listeners.push(listener);
     }
     for port in inbound {
-        let mut listener = held_listeners["virtualInbound"].clone();
+        let mut listener = all_listeners["virtualInbound"].clone();
         listener["name"] = format!("inbound-{port}").into();
         listener["address"] = at_loopback(*port);
         static_listeners.push(listener);
     }
     let mut static_clusters = Vec::new();
-    for (name, cluster) in held(context, proxy, ResourceType::Cluster) {
+    for (name, cluster) in list_resources(context, proxy, ResourceType::Cluster) {
         let assignment = match name.starts_with("outbound|") {
             // An endpoint of a cluster is never a loopback address, so it is replaced.
             true => {
-                let assignment = one(context, proxy, ResourceType::Endpoint, &name).to_string();
+                let assignment =
+                    named_resource(context, proxy, ResourceType::Endpoint, &name).to_string();
                 let here = assignment.replace("10.0.0.9", "127.0.0.1");
                 serde_json::from_str(&here).expect("JSON")
             }
@@ -541,14 +544,14 @@ async fn plain_envoys_use_mtls_with_each_other_on_ports_of_every_kind() {
     let names = ["0.0.0.0_80", "0.0.0.0_81", "10.1.0.1_82", "10.1.0.1_83"];
     let names: Vec<_> = names.into_iter().zip(entries).collect();
     let inbound = [http, grpc, bytes, undeclared, unnamed];
-    let bootstrap = bootstrap_of_both_sidecars((&context, &client()), &names, &inbound, echo);
+    let bootstrap = bootstrap_with_both_sidecars((&context, &client()), &names, &inbound, echo);
     let envoy = Running::start(&envoy, &bootstrap).await;
 
     // Through both sidecars: the workload receives the request with the identity from mTLS.
-    let told = format!("URI={IDENTITY}");
+    let identity = format!("URI={IDENTITY}");
     let expected = [
-        (80, "HTTP/1.1", told.as_str()),
-        (81, "HTTP/2.0", told.as_str()),
+        (80, "HTTP/1.1", identity.as_str()),
+        (81, "HTTP/2.0", identity.as_str()),
         // Raw TCP is not parsed, and neither is the traffic of a client that has not detected the
         // protocol.
         (82, "HTTP/1.1", "nobody"),
@@ -565,7 +568,7 @@ async fn plain_envoys_use_mtls_with_each_other_on_ports_of_every_kind() {
     }
     // In plain text from outside of the mesh: an identity that a plaintext client claims is
     // removed.
-    let claim = format!("x-forwarded-client-cert: {told}\r\n");
+    let claim = format!("x-forwarded-client-cert: {identity}\r\n");
     for port in [http, undeclared, unnamed] {
         let answer = request(&format!("127.0.0.1:{port}"), "/", &claim).await;
         assert!(answer.contains("<HTTP/1.1 from nobody>"), "{port}: {answer}");

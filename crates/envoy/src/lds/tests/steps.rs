@@ -14,24 +14,24 @@ use strait_xds::session::{ProtocolForm, Response, Session};
 #[test]
 fn no_step_of_a_withdrawal_references_a_missing_upstream_cluster() {
     let ports = || vec![port("http", 80, 80), port("tcp", 90, 90), port("", 100, 100)];
-    let one = |cluster: &str, name: &str, vip: &str, address: &str| {
+    let placed_service = |cluster: &str, name: &str, vip: &str, address: &str| {
         let ports = ports();
         let at = ports.iter().map(|port| at(address, &port.name, port.number)).collect();
         (service(name).vip(vip).ports(ports), at, cluster.to_owned())
     };
     let shards = [
-        one("east", "both.ns", "10.1.0.1", "10.0.0.2"),
-        one("west", "both.ns", "10.2.0.1", "10.0.0.3"),
-        one("west", "only.ns", "10.2.0.2", "10.0.0.4"),
+        placed_service("east", "both.ns", "10.1.0.1", "10.0.0.2"),
+        placed_service("west", "both.ns", "10.2.0.1", "10.0.0.3"),
+        placed_service("west", "only.ns", "10.2.0.2", "10.0.0.4"),
     ];
-    let words = ["east", "west"].map(|cluster| {
-        let own = shards.iter().filter(|(_, _, of)| of == cluster).cloned();
+    let updates = ["east", "west"].map(|cluster| {
+        let own = shards.iter().filter(|(_, _, own_cluster)| own_cluster == cluster).cloned();
         let pods = service("pods.ns").headless().ports(vec![port("tcp", 70, 70)]);
-        let word = shard(cluster, 1).network("n1").with(pods, vec![at("10.0.0.5", "tcp", 70)]);
-        own.fold(word, |word, (service, endpoints, _)| word.with(service, endpoints)).built()
+        let update = shard(cluster, 1).network("n1").with(pods, vec![at("10.0.0.5", "tcp", 70)]);
+        own.fold(update, |update, (service, endpoints, _)| update.with(service, endpoints)).built()
     });
     let mut mesh = mesh();
-    words.into_iter().for_each(|word| mesh.apply(MeshEvent::Registry(word)));
+    updates.into_iter().for_each(|update| mesh.apply(MeshEvent::Registry(update)));
     mesh.apply(MeshEvent::Complete);
     let before = mesh.next_version().expect("a version").0;
     mesh.apply(MeshEvent::Registry(removed("west", 2)));
@@ -39,16 +39,20 @@ fn no_step_of_a_withdrawal_references_a_missing_upstream_cluster() {
 
     for proxy in [client(), sidecar("client.ns", "west"), east_west_gateway()] {
         for form in [ProtocolForm::Delta, ProtocolForm::Sotw] {
-            let mut held = Client::new(form);
-            let came = held.follow(&before, &proxy);
-            let gone = held.follow(&after, &proxy);
-            assert!(came > 1 && gone > 1, "{form:?} {}: {came}, {gone} responses", proxy.id);
+            let mut client = Client::new(form);
+            let received = client.follow(&before, &proxy);
+            let gone = client.follow(&after, &proxy);
+            assert!(
+                received > 1 && gone > 1,
+                "{form:?} {}: {received}, {gone} responses",
+                proxy.id
+            );
             let fresh = {
                 let mut fresh = Client::new(form);
                 fresh.follow(&after, &proxy);
-                fresh.held
+                fresh.resources
             };
-            assert_eq!(held.held, fresh, "{form:?} {}", proxy.id);
+            assert_eq!(client.resources, fresh, "{form:?} {}", proxy.id);
         }
     }
 }
@@ -57,17 +61,17 @@ fn no_step_of_a_withdrawal_references_a_missing_upstream_cluster() {
 struct Client {
     session: Session,
     form: ProtocolForm,
-    held: BTreeMap<(ResourceType, String), Value>,
+    resources: BTreeMap<(ResourceType, String), Value>,
     /// The subscriptions by name.
     named: BTreeMap<ResourceType, Vec<String>>,
 }
 
 impl Client {
     fn new(form: ProtocolForm) -> Self {
-        let (held, named) = (BTreeMap::new(), BTreeMap::new());
-        let mut client = Self { session: Session::new(form), form, held, named };
-        client.ask(ResourceType::Cluster, Vec::new());
-        client.ask(ResourceType::Listener, Vec::new());
+        let (resources, named) = (BTreeMap::new(), BTreeMap::new());
+        let mut client = Self { session: Session::new(form), form, resources, named };
+        client.subscribe(ResourceType::Cluster, Vec::new());
+        client.subscribe(ResourceType::Listener, Vec::new());
         client
     }
 
@@ -89,21 +93,22 @@ impl Client {
     }
 
     /// Subscribes to these names only.
-    fn ask(&mut self, kind: ResourceType, names: Vec<String>) {
+    fn subscribe(&mut self, kind: ResourceType, names: Vec<String>) {
         let node = Some(Node { id: "n".into(), ..Default::default() });
         let type_url = kind.url().to_owned();
         let bytes = match self.form {
             ProtocolForm::Delta => {
-                let held = self.held.keys().filter(|(of, _)| *of == kind);
-                let held: Vec<String> = held.map(|(_, name)| name.clone()).collect();
+                let current =
+                    self.resources.keys().filter(|(resource_type, _)| *resource_type == kind);
+                let current: Vec<String> = current.map(|(_, name)| name.clone()).collect();
                 let not_in = |names: &[String], those: &[String]| {
                     names.iter().filter(|name| !those.contains(name)).cloned().collect()
                 };
                 DeltaDiscoveryRequest {
                     node,
                     type_url,
-                    resource_names_subscribe: not_in(&names, &held),
-                    resource_names_unsubscribe: not_in(&held, &names),
+                    resource_names_subscribe: not_in(&names, &current),
+                    resource_names_unsubscribe: not_in(&current, &names),
                     ..Default::default()
                 }
                 .encode_to_vec()
@@ -121,7 +126,7 @@ impl Client {
                 .encode_to_vec()
             }
         };
-        self.say(&bytes);
+        self.send(&bytes);
         self.named.insert(kind, names);
     }
 
@@ -143,53 +148,58 @@ impl Client {
                 request.encode_to_vec()
             }
         };
-        self.say(&bytes);
+        self.send(&bytes);
     }
 
-    fn say(&mut self, bytes: &[u8]) {
+    fn send(&mut self, bytes: &[u8]) {
         let request = AdsRequest::read(self.form, bytes).expect("a request");
-        let taken = self.session.on_request(request, None, std::time::SystemTime::UNIX_EPOCH);
-        taken.expect("a request within the protocol");
+        let result = self.session.on_request(request, None, std::time::SystemTime::UNIX_EPOCH);
+        result.expect("a request within the protocol");
     }
 
     fn take(&mut self, response: &Response) {
         let kind = response.kind;
         if self.form == ProtocolForm::Sotw && kind.is_wildcard() {
-            self.held.retain(|(of, _), _| *of != kind);
+            self.resources.retain(|(resource_type, _), _| *resource_type != kind);
         }
-        for (one, _) in response.all() {
-            let message = to_json(kind.url(), &one.body.to_bytes()).expect("a message");
-            self.held.insert((kind, one.name.to_string()), message);
+        for (resource, _) in response.all() {
+            let message = to_json(kind.url(), &resource.body.to_bytes()).expect("a message");
+            self.resources.insert((kind, resource.name.to_string()), message);
         }
         for name in &response.removed {
-            self.held.remove(&(kind, name.to_string()));
+            self.resources.remove(&(kind, name.to_string()));
         }
-        let of = |kind| self.held.iter().filter(move |((of, _), _)| *of == kind);
+        let by_type = |kind| {
+            self.resources.iter().filter(move |((resource_type, _), _)| *resource_type == kind)
+        };
         let (follows, names): (_, Vec<String>) = match kind {
             ResourceType::Cluster => {
-                let eds = of(kind).filter(|(_, one)| one["type"] == "EDS");
+                let eds = by_type(kind).filter(|(_, one)| one["type"] == "EDS");
                 (ResourceType::Endpoint, eds.map(|((_, name), _)| name.clone()).collect())
             }
             ResourceType::Listener => {
-                let listeners = of(kind).flat_map(|(_, one)| asked(one, "route_config_name"));
+                let listeners =
+                    by_type(kind).flat_map(|(_, one)| strings_under(one, "route_config_name"));
                 (ResourceType::Route, listeners.collect())
             }
             _ => return,
         };
-        self.ask(follows, names.clone());
-        self.held.retain(|(of, name), _| *of != follows || names.contains(name));
+        self.subscribe(follows, names.clone());
+        self.resources
+            .retain(|(resource_type, name), _| *resource_type != follows || names.contains(name));
     }
 
     fn check(&self, step: &str) {
         let mut addresses = std::collections::BTreeSet::new();
-        for ((kind, name), one) in &self.held {
+        for ((kind, name), resource) in &self.resources {
             if *kind == ResourceType::Listener {
-                let address = one["address"].to_string();
+                let address = resource["address"].to_string();
                 assert!(addresses.insert(address), "{step}: the address of {name} is taken");
             }
             if matches!(kind, ResourceType::Listener | ResourceType::Route) {
-                for upstream in asked(one, "cluster") {
-                    let there = self.held.contains_key(&(ResourceType::Cluster, upstream.clone()));
+                for upstream in strings_under(resource, "cluster") {
+                    let there =
+                        self.resources.contains_key(&(ResourceType::Cluster, upstream.clone()));
                     assert!(there, "{step}: {name} references {upstream}");
                 }
             }
@@ -198,16 +208,16 @@ impl Client {
 }
 
 /// Returns every string under `key`, at any depth.
-fn asked(value: &Value, key: &str) -> Vec<String> {
+fn strings_under(value: &Value, key: &str) -> Vec<String> {
     match value {
         Value::Object(fields) => fields
             .iter()
             .flat_map(|(name, value)| match value {
                 Value::String(text) if name == key => vec![text.clone()],
-                other => asked(other, key),
+                other => strings_under(other, key),
             })
             .collect(),
-        Value::Array(items) => items.iter().flat_map(|item| asked(item, key)).collect(),
+        Value::Array(items) => items.iter().flat_map(|item| strings_under(item, key)).collect(),
         _ => Vec::new(),
     }
 }

@@ -28,13 +28,13 @@ impl RouteBase {
         for host in hosts {
             // Conflicts of names, and hosts that only rules name, depend on all hosts.
             let hostname = host.exact().filter(|_| self.disputed.is_empty())?;
-            let Some(at) = self.place_of(hostname) else {
-                if self.shows_hosts_of_rules() {
+            let Some(at) = self.fragment_index(hostname) else {
+                if self.may_include_ruled_hosts() {
                     return None;
                 }
                 continue;
             };
-            let routes = lists::of_service(context, class, self.number, hostname, lists);
+            let routes = lists::service_routes(context, class, self.number, hostname, lists);
             let digest = routes.as_ref().map(|routes| routes.digest);
             if digest != listed.get(&at).map(|routes| routes.digest) {
                 changed.push(at);
@@ -64,13 +64,13 @@ impl RouteBase {
             domains: Arc::clone(&self.domains),
             disputed: Box::default(),
             settled_apart: self.settled_apart.clone(),
-            of_namespace: Arc::clone(&self.of_namespace),
+            by_namespace: Arc::clone(&self.by_namespace),
         };
         let searched = amended.searched(context);
         let all = (amended.len(), |at| amended.planned_at(at));
-        let joined = chunks.amended(&self.chunks, all, &changed, |at, one, draft| {
+        let joined = chunks.amended(&self.chunks, all, &changed, |at, fragment, draft| {
             if changed.binary_search(&at).is_ok() {
-                return one.write(&searched, chunks, draft);
+                return fragment.write(&searched, chunks, draft);
             }
             let (_, bytes, domains) = self.fragment(at);
             draft.keep(bytes, domains);
@@ -81,17 +81,17 @@ impl RouteBase {
     }
 
     /// Returns the fragment of a service.
-    fn place_of(&self, hostname: &Hostname) -> Option<usize> {
+    fn fragment_index(&self, hostname: &Hostname) -> Option<usize> {
         let is = |place: &u32| self.addresses.services[*place as usize].0.hostname() == hostname;
         self.places.iter().position(is)
     }
 
     /// Returns whether the route may contain hosts that no service has.
-    fn shows_hosts_of_rules(&self) -> bool {
+    fn may_include_ruled_hosts(&self) -> bool {
         let services = self.places.iter().map(|place| &self.addresses.services[*place as usize].0);
-        lists::has_hosts_of_rules(
+        lists::may_have_ruled_hosts(
             self.number,
-            services.map(|service| HostPattern::of_service(service.hostname())),
+            services.map(|service| HostPattern::for_service(service.hostname())),
         )
     }
 

@@ -21,11 +21,11 @@ pub(super) struct HostGroups {
 impl HostGroups {
     /// Groups hosts by their routes. The hosts are in ascending order of position.
     pub(super) fn new<'a>(hosts: impl Iterator<Item = (usize, &'a Arc<RouteList>)>) -> Self {
-        let mut known = HashMap::new();
+        let mut firsts = HashMap::new();
         let mut groups = Self::default();
         for (at, list) in hosts {
             let at = u32::try_from(at).expect("fewer hosts");
-            let first = *known.entry(list.routes()).or_insert(at);
+            let first = *firsts.entry(list.routes()).or_insert(at);
             if first != at {
                 groups.members.entry(first).or_insert_with(|| vec![first]).push(at);
                 groups.firsts.insert(at, first);

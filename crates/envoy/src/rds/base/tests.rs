@@ -24,8 +24,9 @@ const SHOP: &str = "shop.svc.cluster.local";
 
 fn context(services: Vec<Service>) -> Arc<PushContext> {
     let mut mesh = MeshState::new(settings());
-    let word = services.into_iter().fold(shard("east", 1), |word, one| word.with(one, vec![]));
-    mesh.apply(MeshEvent::Registry(word.built()));
+    let update =
+        services.into_iter().fold(shard("east", 1), |update, one| update.with(one, vec![]));
+    mesh.apply(MeshEvent::Registry(update.built()));
     mesh.apply(MeshEvent::Complete);
     mesh.next_version().expect("a first version").0
 }
@@ -37,8 +38,8 @@ fn base(context: &PushContext, completes: bool, chunks: &Chunks) -> RouteBase {
         (&Namespace::default(), &Selection::default()),
         (true, true),
     );
-    let kept = (chunks, &RouteLists::default());
-    RouteBase::new(context, Arc::new(addresses), (&class(), 80, completes), kept)
+    let caches = (chunks, &RouteLists::default());
+    RouteBase::new(context, Arc::new(addresses), (&class(), 80, completes), caches)
 }
 
 fn class() -> Class {
@@ -108,9 +109,13 @@ fn conflicts_of_short_names_are_resolved_like_from_scratch() {
         services.push(service("web.shop").with(|it| it.created = 5));
         services.extend(["web.bank", "b.shop", "a.bank"].map(service));
         let context = context(services);
-        let of_shop = domains(&route(&context, SHOP, &chunks));
+        let shop_domains = domains(&route(&context, SHOP, &chunks));
         let full = "web.shop.svc.cluster.local web.shop.svc.cluster.local.";
-        assert_eq!(of_shop["web.shop.svc.cluster.local:80"], format!("{full} {short}"), "{what}");
+        assert_eq!(
+            shop_domains["web.shop.svc.cluster.local:80"],
+            format!("{full} {short}"),
+            "{what}"
+        );
         for namespace in ["bank.", "elsewhere.", "", "shop.bank."] {
             route(&context, &format!("{namespace}svc.cluster.local"), &chunks);
         }
@@ -131,56 +136,66 @@ fn addresses_headless_services_and_invalid_names_are_generated_like_from_scratch
     let invalid = called("bad name\n", "shop", 0);
     let below = called("x.web.shop.svc.cluster.local", "bank", 2);
     let context = context(vec![headless, at_address, web, invalid, below, service("a.bank")]);
-    let of_shop = domains(&route(&context, SHOP, &chunks));
-    assert!(of_shop["db.shop.svc.cluster.local:80"].contains(" *.db "), "{of_shop:?}");
-    assert_eq!(of_shop["10.1.0.1:80"], "10.1.0.1.", "the address is the service's: {of_shop:?}");
-    assert!(of_shop["x.web.shop.svc.cluster.local:80"].contains(" x.web "), "{of_shop:?}");
-    assert!(!of_shop.contains_key("bad name\n:80"), "{of_shop:?}");
+    let shop_domains = domains(&route(&context, SHOP, &chunks));
+    assert!(shop_domains["db.shop.svc.cluster.local:80"].contains(" *.db "), "{shop_domains:?}");
+    assert_eq!(
+        shop_domains["10.1.0.1:80"], "10.1.0.1.",
+        "the address is the service's: {shop_domains:?}"
+    );
+    assert!(
+        shop_domains["x.web.shop.svc.cluster.local:80"].contains(" x.web "),
+        "{shop_domains:?}"
+    );
+    assert!(!shop_domains.contains_key("bad name\n:80"), "{shop_domains:?}");
     route(&context, "bank.svc.cluster.local", &chunks);
 }
 
 #[test]
 fn versions_differ_exactly_if_bytes_differ() {
-    let mut seen = BTreeMap::<Version, Vec<u8>>::new();
+    let mut bytes_by_version = BTreeMap::<Version, Vec<u8>>::new();
     for count in [3, 4, 40] {
         let services = (0..count).map(|number| service(&format!("s-{number}.ns-{}", number % 3)));
         let context = context(services.collect());
         for namespace in ["ns-0", "ns-1", "ns-2", "none", "nobody"] {
             let domain = format!("{namespace}.svc.cluster.local");
-            let [one, again] = [(); 2].map(|()| route(&context, &domain, &Chunks::default()));
-            assert_eq!(one, again);
-            let bytes = one.body.to_bytes().to_vec();
-            assert_eq!(*seen.entry(one.version).or_insert(bytes.clone()), bytes);
+            let [first, again] = [(); 2].map(|()| route(&context, &domain, &Chunks::default()));
+            assert_eq!(first, again);
+            let bytes = first.body.to_bytes().to_vec();
+            assert_eq!(*bytes_by_version.entry(first.version).or_insert(bytes.clone()), bytes);
         }
     }
-    assert_eq!(seen.len(), 3 * 4, "two of five namespaces have no services");
+    assert_eq!(bytes_by_version.len(), 3 * 4, "two of five namespaces have no services");
 }
 
 #[test]
 fn new_service_changes_few_chunks_and_few_bytes_per_namespace() {
-    let one = |number: u32| service(&format!("s-{number:04}.ns-{}", number % 20));
-    let before = context((0..1000).filter(|number| *number != 500).map(one).collect());
-    let now = context((0..1000).map(one).collect());
+    let numbered_service = |number: u32| service(&format!("s-{number:04}.ns-{}", number % 20));
+    let before = context((0..1000).filter(|number| *number != 500).map(numbered_service).collect());
+    let now = context((0..1000).map(numbered_service).collect());
     let chunks = Chunks::default();
-    let held = base(&before, true, &chunks);
+    let previous = base(&before, true, &chunks);
     let with_new = base(&now, true, &chunks);
-    let known: HashSet<_> = held.chunks.iter().map(Arc::as_ptr).collect();
-    let new = with_new.chunks.iter().filter(|chunk| !known.contains(&Arc::as_ptr(chunk))).count();
+    let previous_chunks: HashSet<_> = previous.chunks.iter().map(Arc::as_ptr).collect();
+    let new = with_new
+        .chunks
+        .iter()
+        .filter(|chunk| !previous_chunks.contains(&Arc::as_ptr(chunk)))
+        .count();
     assert!((1..=with_new.made_most()).contains(&new), "{new} of {}", with_new.chunks.len());
     assert!(with_new.chunks.len() > 15, "{}", with_new.chunks.len());
 
     // An edit for the length and one for a name, for each service of the namespace.
-    let own_of = |base: &RouteBase| {
+    let rewritten = |base: &RouteBase| {
         let searched = searched_domains("ns-7.svc.cluster.local");
         base.own("ns-7", &searched, &chunks).expect("nothing is disputed")
     };
-    let own = own_of(&held);
+    let own = rewritten(&previous);
     assert_eq!(own.edits.len(), 2 * 50);
     assert!((9 * 50..=10 * 50).contains(&own.text.len()), "{}", own.text.len());
     // For a new version, at most the new chunks are processed.
     let made = std::cell::Cell::new(0);
-    let own = with_new.of_namespace["ns-7"].iter();
-    let those: BTreeSet<usize> = own.map(|at| with_new.chunk_of(*at as usize)).collect();
+    let own = with_new.by_namespace["ns-7"].iter();
+    let those: BTreeSet<usize> = own.map(|at| with_new.chunk_index(*at as usize)).collect();
     assert!(those.len() > 10, "{those:?}");
     for chunk in those {
         with_new.chunks[chunk].rewritten_in("ns-7", || {
@@ -194,8 +209,9 @@ fn new_service_changes_few_chunks_and_few_bytes_per_namespace() {
 /// Returns a mesh in which objects of `evil` name hosts.
 fn context_with_rules(services: Vec<Service>, rules: &[(&str, Value)]) -> Arc<PushContext> {
     let mut mesh = MeshState::new(settings());
-    let word = services.into_iter().fold(shard("east", 1), |word, one| word.with(one, vec![]));
-    mesh.apply(MeshEvent::Registry(word.built()));
+    let update =
+        services.into_iter().fold(shard("east", 1), |update, one| update.with(one, vec![]));
+    mesh.apply(MeshEvent::Registry(update.built()));
     let key = |name: &str| ObjectKey {
         kind: "VirtualService".into(),
         group: ISTIO_NETWORKING.into(),
@@ -223,14 +239,14 @@ fn hosts_with_equal_routes_share_one_virtual_host() {
     let hosts = (0..300).map(|at| format!("h{at}.example")).collect();
     let context = context_with_rules(vec![], &[("many", rules_for(hosts, 300))]);
     let route = route(&context, SHOP, &Chunks::default());
-    let of_shop = domains(&route);
-    assert_eq!(of_shop.len(), 1, "{:?}", of_shop.keys());
-    let (name, of_all) = of_shop.first_key_value().expect("one");
-    assert_eq!((&**name, of_all.split(' ').count()), ("h0.example:80", 300));
+    let shop_domains = domains(&route);
+    assert_eq!(shop_domains.len(), 1, "{:?}", shop_domains.keys());
+    let (name, domain_list) = shop_domains.first_key_value().expect("one");
+    assert_eq!((&**name, domain_list.split(' ').count()), ("h0.example:80", 300));
     assert!(route.body.len() < 150_000, "{}", route.body.len());
     // A client that requests virtual hosts one by one receives it and the one for other names.
-    let one_by_one = virtual_hosts::changes(&HeldHosts::Nothing, &route);
-    assert_eq!(one_by_one.changed.len(), 2);
+    let separate_hosts = virtual_hosts::changes(&HeldHosts::Nothing, &route);
+    assert_eq!(separate_hosts.changed.len(), 2);
 }
 
 #[test]
@@ -241,9 +257,10 @@ fn services_with_equal_routes_share_a_virtual_host_in_every_dns_domain() {
     let hosts = vec![full("web.shop"), full("api.bank"), "x.example".to_owned()];
     let context = context_with_rules(services, &[("many", rules_for(hosts, 2))]);
     for (namespace, short) in [("shop", "web"), ("bank", "api"), ("elsewhere", "")] {
-        let of_all = domains(&route(&context, &format!("{namespace}.svc.cluster.local"), &chunks));
-        assert_eq!(of_all.len(), 3, "{:?}", of_all.keys());
-        let shared = of_all.values().find(|domains| domains.contains("x.example"));
+        let shared_domains =
+            domains(&route(&context, &format!("{namespace}.svc.cluster.local"), &chunks));
+        assert_eq!(shared_domains.len(), 3, "{:?}", shared_domains.keys());
+        let shared = shared_domains.values().find(|domains| domains.contains("x.example"));
         let shared: Vec<_> = shared.expect("it is ruled").split(' ').collect();
         assert!(shared.contains(&"web.shop") && shared.contains(&"api.bank"), "{shared:?}");
         let short_ones: Vec<_> = shared.iter().filter(|one| !one.contains('.')).collect();
@@ -260,9 +277,9 @@ fn host_with_different_routes_keeps_a_separate_virtual_host() {
     let other = json!({ "hosts": ["h7.example"], "http": [{ "timeout": "1s", "route": [{ "destination": { "host": "b.x.example" } }] }] });
     let rules =
         [("a", other), ("b", rules_for(hosts(0..20), 2)), ("c", rules_for(hosts(20..30), 2))];
-    let of_all = domains(&route(&context_with_rules(vec![], &rules), SHOP, &Chunks::default()));
-    let count = |name: &str| of_all[name].split(' ').count();
-    assert_eq!(of_all.len(), 3, "{:?}", of_all.keys());
+    let by_host = domains(&route(&context_with_rules(vec![], &rules), SHOP, &Chunks::default()));
+    let count = |name: &str| by_host[name].split(' ').count();
+    assert_eq!(by_host.len(), 3, "{:?}", by_host.keys());
     assert_eq!(
         [count("h0.example:80"), count("h7.example:80"), count("h20.example:80")],
         [19, 1, 10]

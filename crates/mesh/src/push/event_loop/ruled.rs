@@ -16,7 +16,7 @@ use crate::push::subscription_index::{ChangedItem, Changes};
 use crate::push::withholding::{Withholding, WithholdingInputs};
 use strait_model::{Cause, Causes, ClusterId, Hostname};
 use strait_rules::traffic::destination_rule::DestinationRule;
-use strait_rules::traffic::kept_subsets::{KeptSubsets, MissedSubsets};
+use strait_rules::traffic::kept_subsets::{MissedSubsets, RetainedSubsets};
 use strait_rules::traffic::{HostPattern, Traffic, TrafficChanges, TrafficUpdate};
 
 /// The start of an edition: the traffic rules for the proxies of a cluster whose
@@ -76,7 +76,7 @@ struct AwaitingRules {
 #[derive(Clone, Default)]
 pub(super) struct RulesInUse {
     pub(super) traffic: Arc<Traffic>,
-    subsets: KeptSubsets,
+    subsets: RetainedSubsets,
     /// Rules that are not active yet.
     awaiting: Option<AwaitingRules>,
     /// Until this time, rules do not wait for undefined subsets, because a recent wait timed out.
@@ -92,7 +92,7 @@ impl RulesInUse {
     /// Returns the rules of an edition that starts after `version`. No stream has received any
     /// other rules there.
     pub(super) fn of(traffic: Arc<Traffic>, version: u64) -> Self {
-        let mut subsets = KeptSubsets::default();
+        let mut subsets = RetainedSubsets::default();
         subsets.take(Arc::clone(&traffic), Hostname::clone);
         Self { traffic, subsets, definitions: version, ..Self::default() }
     }
@@ -140,7 +140,7 @@ impl RulesInUse {
         update.causes
     }
 
-    /// Drops [subsets](KeptSubsets) that were retained until `now`, and activates rules whose
+    /// Drops [subsets](RetainedSubsets) that were retained until `now`, and activates rules whose
     /// [wait](AwaitingRules) is over. Returns when the next such change is due.
     pub(super) fn expire(
         &mut self,

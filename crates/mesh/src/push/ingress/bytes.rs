@@ -45,7 +45,7 @@ impl<'a> IngressOutline<'a> {
     ) -> impl Iterator<Item = BytesRule<'a, ()>> + use<'a, 's> {
         static EVERY: LazyLock<[ConnectionMatch; 1]> = LazyLock::new(Default::default);
         self.bound(placed).flat_map(move |routed| {
-            let is_served = !placed.hosts_of(&routed.service).is_empty();
+            let is_served = !placed.served_hosts(&routed.service).is_empty();
             let tcp: &'a [TcpRule] = &routed.service.tcp;
             let matches = tcp.iter().flat_map(|rule| {
                 let matches = if rule.matches.is_empty() { &EVERY[..] } else { &rule.matches };

@@ -92,7 +92,7 @@ fn applies_to(context: &PushContext, host: &str, namespace: &str) -> bool {
     let host = HostPattern::written(host).expect("a host");
     let namespace = Namespace::from(namespace);
     let selection = Selection::default();
-    context.traffic.routed_of_host(&host, &namespace, &selection).next().is_some()
+    context.traffic.routed_for_host(&host, &namespace, &selection).next().is_some()
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn denied_objects_apply_to_foreign_hosts_only_at_their_own_proxies() {
     let owner = |context: &PushContext, host: &str, client: &str| {
         let host = HostPattern::written(host).expect("a host");
         let (client, selection) = (Namespace::from(client), Selection::default());
-        let mut all = context.traffic.routed_of_host(&host, &client, &selection);
+        let mut all = context.traffic.routed_for_host(&host, &client, &selection);
         all.next().map(|one| one.service.meta.namespace.to_string())
     };
     let by_host =

@@ -12,7 +12,7 @@ use strait_base::testing::seeds;
 
 use super::evaluator::Outcome;
 use super::generator::{ISSUERS, random_mode, random_token_rule};
-use super::oracle::{PORTS, compare, keys_of, random_authorization, random_call_with_tokens};
+use super::oracle::{PORTS, compare, issuer_keys, random_authorization, random_call_with_tokens};
 use super::*;
 
 /// Breaks an object in a way that is typical of users.
@@ -39,7 +39,7 @@ fn random_other(random: &mut StdRng, (namespace, name): (&str, &str)) -> Value {
         random_mode(random, (namespace, name), selected, PORTS)
     } else {
         let at = random.random_range(0..ISSUERS.len());
-        random_token_rule(random, (namespace, name), at, keys_of)
+        random_token_rule(random, (namespace, name), at, issuer_keys)
     }
 }
 

@@ -33,7 +33,7 @@ fn at_host(host: &str) -> AccessRequest {
     with_header(":authority", host)
 }
 
-fn of_identity(identity: &str) -> AccessRequest {
+fn request_from(identity: &str) -> AccessRequest {
     AccessRequest { identity: Some(format!("spiffe://{identity}")), ..request("client", "/") }
 }
 
@@ -60,7 +60,7 @@ fn policies_decide_in_order() {
     let elsewhere =
         object("AuthorizationPolicy", "other", "deny", json!({ "action": "DENY", "rules": [{}] }));
     assert!(index.hold([elsewhere]).lets_in(&request("client", "/")));
-    let of_mesh = object(
+    let mesh_policy = object(
         "AuthorizationPolicy",
         ROOT,
         "deny",
@@ -68,7 +68,7 @@ fn policies_decide_in_order() {
             "action": "DENY", "selector": { "matchLabels": { "app": "web" } }, "rules": [{}],
         }),
     );
-    assert!(!index.hold([of_mesh]).lets_in(&request("client", "/")));
+    assert!(!index.hold([mesh_policy]).lets_in(&request("client", "/")));
 }
 
 #[test]
@@ -110,23 +110,24 @@ fn dry_run_changes_no_decision() {
         let (_, report) = policies.reports().next().expect("a report");
         assert_eq!(report.faults[0].code.id, "STR0823", "an invalid annotation is reported");
     }
-    let mut asks =
+    let mut custom =
         policy("asks", json!({ "action": "CUSTOM", "provider": { "name": "opa" }, "rules": [{}] }));
-    asks["metadata"]["annotations"] = json!({ "istio.io/dry-run": "true" });
-    assert!(index().hold([asks]).lets_in(&request("client", "/")), "CUSTOM");
+    custom["metadata"]["annotations"] = json!({ "istio.io/dry-run": "true" });
+    assert!(index().hold([custom]).lets_in(&request("client", "/")), "CUSTOM");
 }
 
 /// F-2: without a provider that can be queried, matches of CUSTOM rules are denied.
 #[test]
 fn matches_of_a_custom_rule_without_a_provider_are_denied() {
-    let asks = |name: &str, provider: &str, path: &str| {
+    let custom_policy = |name: &str, provider: &str, path: &str| {
         let rules = to(json!({ "paths": [path] }));
         policy(
             name,
             json!({ "action": "CUSTOM", "provider": { "name": provider }, "rules": rules }),
         )
     };
-    let policies = index().hold([asks("a", "foo", "/a"), asks("b", "foo-ns", "/b")]);
+    let policies =
+        index().hold([custom_policy("a", "foo", "/a"), custom_policy("b", "foo-ns", "/b")]);
     let found = ["/", "/a", "/b"].map(|path| policies.lets_in(&request("client", path)));
     assert_eq!(found, [true, false, false]);
 }
@@ -135,15 +136,20 @@ fn matches_of_a_custom_rule_without_a_provider_are_denied() {
 /// HTTP only, and are denied if no provider exists.
 #[test]
 fn provider_decides_only_matches_of_its_rules() {
-    let asks = |name: &str, provider: &str, path: &str| {
+    let custom_policy = |name: &str, provider: &str, path: &str| {
         let rules = to(json!({ "paths": [path] }));
         let action =
             json!({ "action": "CUSTOM", "provider": { "name": provider }, "rules": rules });
         policy(name, action)
     };
-    let mut tried = asks("t", "http", "/tried");
+    let mut tried = custom_policy("t", "http", "/tried");
     tried["metadata"]["annotations"] = json!({ "istio.io/dry-run": "true" });
-    let all = [asks("a", "http", "/a"), asks("b", "grpc", "/b"), asks("c", "gone", "/c"), tried];
+    let all = [
+        custom_policy("a", "http", "/a"),
+        custom_policy("b", "grpc", "/b"),
+        custom_policy("c", "gone", "/c"),
+        tried,
+    ];
     let policies = index().hold(all);
     let labels = labels(&[("app", "web")]);
     let subject = AccessSubject { namespace: &"shop".into(), labels: &labels, is_known: true };
@@ -155,16 +161,17 @@ fn provider_decides_only_matches_of_its_rules() {
     let decided = |form, path: &str| {
         let decision =
             decide(&enforced(&access, form, &trust(), &providers), &request("client", path));
-        let asked: Vec<_> = decision.asked.iter().map(|(name, _)| name.to_string()).collect();
-        (decision.verdict.as_str(), asked, decision.rule.unwrap_or_default())
+        let queried: Vec<_> =
+            decision.queried_providers.iter().map(|(name, _)| name.to_string()).collect();
+        (decision.verdict.as_str(), queried, decision.rule.unwrap_or_default())
     };
-    let none = || Vec::<String>::new();
+    let no_providers = || Vec::<String>::new();
     let denied =
         |path: &str| format!("ns[shop]-policy[{path}]-rule[0]-deny-due-to-bad-CUSTOM-action");
     assert_eq!(decided(WireForm::Http, "/a"), ("allow", vec!["http".to_owned()], String::new()));
     assert_eq!(decided(WireForm::Http, "/b"), ("allow", vec!["grpc".to_owned()], String::new()));
-    assert_eq!(decided(WireForm::Http, "/c"), ("deny", none(), denied("c")));
-    assert_eq!(decided(WireForm::Http, "/tried"), ("allow", none(), String::new()));
+    assert_eq!(decided(WireForm::Http, "/c"), ("deny", no_providers(), denied("c")));
+    assert_eq!(decided(WireForm::Http, "/tried"), ("allow", no_providers(), String::new()));
     // A connection has no HTTP properties, so the remaining conditions decide whether a provider is
     // queried.
     assert_eq!(decided(WireForm::Tcp, "/"), ("deny", vec!["grpc".to_owned()], denied("c")));
@@ -222,19 +229,19 @@ fn aliases_of_the_trust_domain_are_equivalent() {
         let principal = format!("{domain}/ns/shop/sa/client");
         let policies = index().hold([deny(from(json!({ "principals": [principal] })))]);
         for own in ["mesh.example", "old.example"] {
-            let request = of_identity(&format!("{own}/ns/shop/sa/client"));
+            let request = request_from(&format!("{own}/ns/shop/sa/client"));
             assert!(!policies.lets_in(&request), "{domain} means {own}");
         }
         // A member's real trust domain with that name is a different one.
-        let foreign = of_identity("cluster.local/ns/shop/sa/client");
+        let foreign = request_from("cluster.local/ns/shop/sa/client");
         assert!(policies.lets_in(&foreign), "{domain}");
     }
     let policies =
         index().hold([allow(from(json!({ "principals": ["*example/ns/shop/sa/client"] })))]);
-    assert!(policies.lets_in(&of_identity("old.example/ns/shop/sa/client")));
+    assert!(policies.lets_in(&request_from("old.example/ns/shop/sa/client")));
     let policies =
         index().hold([allow(from(json!({ "principals": ["foreign.org/ns/shop/sa/client"] })))]);
-    assert!(policies.lets_in(&of_identity("foreign.org/ns/shop/sa/client")));
+    assert!(policies.lets_in(&request_from("foreign.org/ns/shop/sa/client")));
     assert!(!policies.lets_in(&request("client", "/")));
 }
 
@@ -244,21 +251,21 @@ fn source_must_match_both_namespace_and_trust_domain() {
     let both = from(json!({ "namespaces": ["shop"], "trustDomains": ["mesh.example"] }));
     let policies = index().hold([allow(both)]);
     assert!(policies.lets_in(&request("client", "/")));
-    assert!(!policies.lets_in(&of_identity("evil.example/ns/shop/sa/client")));
-    assert!(!policies.lets_in(&of_identity("mesh.example/ns/other/sa/client")));
+    assert!(!policies.lets_in(&request_from("evil.example/ns/shop/sa/client")));
+    assert!(!policies.lets_in(&request_from("mesh.example/ns/other/sa/client")));
 }
 
 #[test]
 fn namespace_is_limited_to_the_mesh_if_allowed_and_not_if_denied() {
     for field in [json!({ "namespaces": ["shop"] }), json!({ "serviceAccounts": ["shop/client"] })]
     {
-        let foreign = of_identity("foreign.org/ns/shop/sa/client");
+        let foreign = request_from("foreign.org/ns/shop/sa/client");
         assert!(!index().hold([allow(from(field.clone()))]).lets_in(&foreign));
         assert!(index().hold([allow(from(field.clone()))]).lets_in(&request("client", "/")));
         assert!(!index().hold([deny(from(field))]).lets_in(&foreign));
     }
     let not = json!({ "notNamespaces": ["shop"] });
-    let foreign = of_identity("foreign.org/ns/shop/sa/client");
+    let foreign = request_from("foreign.org/ns/shop/sa/client");
     assert!(!index().hold([deny(from(not.clone()))]).lets_in(&foreign));
     assert!(!index().hold([allow(from(not))]).lets_in(&foreign));
 }
@@ -436,17 +443,17 @@ fn value_that_never_matches_has_a_reason() {
 /// HTTP/2 transmits methods in any case, and proxies forward them unchanged.
 #[test]
 fn method_is_denied_in_any_case_and_allowed_only_in_its_own() {
-    let of = |method: &str| with_header(":method", method);
+    let with_method = |method: &str| with_header(":method", method);
     let only = |methods: Value| to(json!({ "methods": methods }));
     let denied = index().hold([deny(only(json!(["DELETE", "P*", "*ACE"])))]);
     for method in ["DELETE", "delete", "Delete", "put", "Trace"] {
-        assert!(!denied.lets_in(&of(method)), "{method}");
+        assert!(!denied.lets_in(&with_method(method)), "{method}");
     }
-    assert!(denied.lets_in(&of("GET")));
+    assert!(denied.lets_in(&with_method("GET")));
     let allowed = index().hold([allow(only(json!(["GET"])))]);
-    assert!(allowed.lets_in(&of("GET")) && !allowed.lets_in(&of("get")));
+    assert!(allowed.lets_in(&with_method("GET")) && !allowed.lets_in(&with_method("get")));
     let others = index().hold([allow(to(json!({ "notMethods": ["DELETE"] })))]);
-    assert!(others.lets_in(&of("GET")) && !others.lets_in(&of("delete")));
+    assert!(others.lets_in(&with_method("GET")) && !others.lets_in(&with_method("delete")));
 }
 
 /// Proxies see IPv4 callers with IPv4 addresses, not with mapped IPv6 addresses.
@@ -567,8 +574,8 @@ fn path_templates_match_segments() {
     ] {
         assert_eq!(policies.lets_in(&request("client", path)), passes, "{path}");
     }
-    let of_letters = |count: usize| format!("/{}/{{*}}", "a".repeat(count));
-    let (longest, too_long) = (of_letters(253), of_letters(254));
+    let template_with_letters = |count: usize| format!("/{}/{{*}}", "a".repeat(count));
+    let (longest, too_long) = (template_with_letters(253), template_with_letters(254));
     for bad in [
         "/{**}/x/{*}",
         "/{**}/x/{**}",
@@ -607,14 +614,14 @@ fn path_templates_match_segments() {
 #[test]
 fn unknown_proxy_cannot_evade_a_deny_policy() {
     let selector = json!({ "matchLabels": { "app": "web" } });
-    let of = |namespace: &str, name: &str, action: &str| {
+    let web_policy = |namespace: &str, name: &str, action: &str| {
         let spec = json!({ "action": action, "selector": selector, "rules": [{}] });
         object("AuthorizationPolicy", namespace, name, spec)
     };
     let policies = index().hold([
-        of("shop", "deny", "DENY"),
-        of(ROOT, "root", "DENY"),
-        of("shop", "allow", "ALLOW"),
+        web_policy("shop", "deny", "DENY"),
+        web_policy(ROOT, "root", "DENY"),
+        web_policy("shop", "allow", "ALLOW"),
     ]);
     let names = |is_known| -> Vec<String> {
         let labels = labels(&[("app", "else")]);
@@ -712,16 +719,16 @@ fn result_is_independent_of_the_order_of_arrival() {
         peer("shop", "p", json!({ "mtls": { "mode": "STRICT" } })),
     ];
     let at_once = index().hold(all.clone());
-    let mut one_by_one = index();
+    let mut incremental = index();
     for count in [1, 3, 2, 3] {
-        one_by_one.hold(all[..count].to_vec());
+        incremental.hold(all[..count].to_vec());
     }
-    assert_eq!(*at_once, *one_by_one.hold(all));
+    assert_eq!(*at_once, *incremental.hold(all));
 }
 
 #[test]
 fn unsupported_matchers_in_grpc_libraries_allow_nothing_and_deny_more() {
-    let asked = AccessRequest {
+    let call = AccessRequest {
         server_name: Some("b".into()),
         headers: [("te", "b"), ("grpc-timeout", "b"), ("key-bin", "b"), ("x-role", "b")]
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
@@ -729,9 +736,9 @@ fn unsupported_matchers_in_grpc_libraries_allow_nothing_and_deny_more() {
         ..request("client", "/shop.Cart/Get")
     };
     let by_library = |policies: &AccessPolicies| {
-        policies.decides(WireForm::Grpc, &asked).verdict == AccessVerdict::Allow
+        policies.decides(WireForm::Grpc, &call).verdict == AccessVerdict::Allow
     };
-    let unseen = [
+    let unsupported = [
         from(json!({ "requestPrincipals": ["*"] })),
         from(json!({ "notRequestPrincipals": ["*"] })),
         to(json!({ "paths": ["/shop.Cart/{*}"] })),
@@ -742,17 +749,17 @@ fn unsupported_matchers_in_grpc_libraries_allow_nothing_and_deny_more() {
         when("connection.sni", &["b"]),
         when("experimental.envoy.filters.f[k]", &["b"]),
     ];
-    for rules in unseen {
+    for rules in unsupported {
         assert!(!by_library(&index().hold([allow(rules.clone())])), "{rules}");
         assert!(!by_library(&index().hold([deny(rules.clone())])), "{rules}");
     }
-    let seen = [
+    let supported = [
         from(json!({ "principals": ["mesh.example/ns/shop/sa/client"] })),
         to(json!({ "paths": ["/shop.Cart/*"] })),
         to(json!({ "ports": ["8080"] })),
         when("request.headers[x-role]", &["b"]),
     ];
-    for rules in seen {
+    for rules in supported {
         assert!(by_library(&index().hold([allow(rules.clone())])), "{rules}");
         assert!(!by_library(&index().hold([deny(rules.clone())])), "{rules}");
     }

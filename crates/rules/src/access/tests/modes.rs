@@ -6,13 +6,10 @@ fn modes(
     policies: &AccessPolicies,
     namespace: &str,
     own: &[(&str, &str)],
-    known: bool,
+    is_known: bool,
 ) -> PeerModes {
-    let subject = AccessSubject {
-        namespace: &Namespace::from(namespace),
-        labels: &labels(own),
-        is_known: known,
-    };
+    let subject =
+        AccessSubject { namespace: &Namespace::from(namespace), labels: &labels(own), is_known };
     policies.of(subject).modes
 }
 
@@ -29,7 +26,7 @@ fn mtls(mode: &str) -> Value {
     json!({ "mtls": { "mode": mode } })
 }
 
-fn of_workload(mode: &str, ports: Value) -> Value {
+fn web_spec(mode: &str, ports: Value) -> Value {
     json!({
         "selector": { "matchLabels": { "app": "web" } },
         "mtls": { "mode": mode },
@@ -43,16 +40,16 @@ fn narrowest_level_with_a_mode_takes_precedence() {
     let web = [("app", "web")];
     let policies = index.hold([]);
     assert_eq!(mode(&policies, "shop", &web, 80), "PERMISSIVE");
-    let of_mesh = peer(ROOT, "mesh", mtls("STRICT"));
-    let policies = index.hold([of_mesh.clone()]);
+    let mesh_policy = peer(ROOT, "mesh", mtls("STRICT"));
+    let policies = index.hold([mesh_policy.clone()]);
     assert_eq!(mode(&policies, "shop", &web, 80), "STRICT");
-    let of_namespace = peer("shop", "all", mtls("DISABLE"));
-    let policies = index.hold([of_mesh.clone(), of_namespace.clone()]);
+    let namespace_policy = peer("shop", "all", mtls("DISABLE"));
+    let policies = index.hold([mesh_policy.clone(), namespace_policy.clone()]);
     assert_eq!(mode(&policies, "shop", &web, 80), "DISABLE");
     assert_eq!(mode(&policies, "other", &web, 80), "STRICT");
     let ports = json!({ "9090": { "mode": "STRICT" }, "7070": { "mode": "UNSET" } });
-    let of_web = peer("shop", "web", of_workload("PERMISSIVE", ports));
-    let policies = index.hold([of_mesh, of_namespace, of_web]);
+    let web_policy = peer("shop", "web", web_spec("PERMISSIVE", ports));
+    let policies = index.hold([mesh_policy, namespace_policy, web_policy]);
     let found = [80, 9090, 7070].map(|port| mode(&policies, "shop", &web, port));
     assert_eq!(found, ["PERMISSIVE", "STRICT", "PERMISSIVE"]);
     assert_eq!(mode(&policies, "shop", &[("app", "db")], 9090), "DISABLE");
@@ -70,7 +67,7 @@ fn port_modes_apply_without_a_workload_mode() {
     let ports = json!({ "9090": { "mode": "STRICT" } });
     let policies = index.hold([
         peer(ROOT, "mesh", mtls("STRICT")),
-        peer("shop", "web", of_workload("PERMISSIVE", ports)),
+        peer("shop", "web", web_spec("PERMISSIVE", ports)),
     ]);
     assert_eq!(mode(&policies, "shop", &[("app", "web")], 9090), "STRICT");
 }
@@ -92,7 +89,7 @@ fn oldest_policy_takes_precedence_then_the_first_by_name() {
 #[test]
 fn selector_in_the_root_namespace_is_ignored_with_a_warning() {
     let mut index = index();
-    let policies = index.hold([peer(ROOT, "web", of_workload("STRICT", Value::Null))]);
+    let policies = index.hold([peer(ROOT, "web", web_spec("STRICT", Value::Null))]);
     for namespace in ["shop", ROOT] {
         assert_eq!(mode(&policies, namespace, &[("app", "web")], 80), "PERMISSIVE");
     }
@@ -110,13 +107,13 @@ fn unknown_proxy_is_as_strict_as_any_workload_of_its_namespace() {
     assert_eq!(claims.of_port(9090).mode, PeerMode::Strict);
     assert_eq!(claims.of_port(80).mode, PeerMode::Permissive);
     // Claimed labels do not remove a proxy from the policy of the whole namespace either.
-    let open = of_workload("PERMISSIVE", json!({ "9090": { "mode": "DISABLE" } }));
+    let open = web_spec("PERMISSIVE", json!({ "9090": { "mode": "DISABLE" } }));
     let policies = index().hold([peer("shop", "all", mtls("STRICT")), peer("shop", "web", open)]);
-    let modes_of = |is_known| modes(&policies, "shop", &[("app", "web")], is_known);
-    let [known, claims] = [true, false].map(modes_of);
+    let web_modes = |is_known| modes(&policies, "shop", &[("app", "web")], is_known);
+    let [verified, claimed] = [true, false].map(web_modes);
     for port in [80, 9090] {
-        assert_ne!(known.of_port(port).mode, PeerMode::Strict, "{port}");
-        assert_eq!(claims.of_port(port).mode, PeerMode::Strict, "{port}");
+        assert_ne!(verified.of_port(port).mode, PeerMode::Strict, "{port}");
+        assert_eq!(claimed.of_port(port).mode, PeerMode::Strict, "{port}");
     }
 }
 
@@ -143,24 +140,23 @@ fn unreadable_mode_keeps_the_last_valid_version() {
 #[test]
 fn policy_that_was_never_valid_changes_no_mode() {
     let broken = [
-        of_workload("STRIKT", json!({ "80": { "mode": "STRICT" } })),
-        of_workload("DISABLE", json!({ "80": { "mode": "STRIKT" } })),
+        web_spec("STRIKT", json!({ "80": { "mode": "STRICT" } })),
+        web_spec("DISABLE", json!({ "80": { "mode": "STRIKT" } })),
         json!({ "selector": { "matchLabels": { "app": "w*" } }, "mtls": { "mode": "DISABLE" } }),
         json!({ "mtls": { "mode": "DISABLE" }, "mtl": {} }),
         json!([]),
     ];
     for spec in broken {
-        let good =
-            peer("shop", "b", of_workload("STRICT", json!({ "80": { "mode": "PERMISSIVE" } })));
+        let good = peer("shop", "b", web_spec("STRICT", json!({ "80": { "mode": "PERMISSIVE" } })));
         let objects = [good, peer("shop", "a", spec.clone())];
-        let of = |errors| {
+        let modes_under = |errors| {
             let mut index = AccessIndex::new(settings(errors));
             let policies = index.hold(objects.clone());
             [80, 81].map(|port| mode(&policies, "shop", &[("app", "web")], port))
         };
-        assert_eq!(of(PolicyErrors::Narrow), ["PERMISSIVE", "STRICT"], "{spec}");
+        assert_eq!(modes_under(PolicyErrors::Narrow), ["PERMISSIVE", "STRICT"], "{spec}");
         // Among the policies that select by labels, only the first by name applies.
-        let strict = of(PolicyErrors::Strict);
+        let strict = modes_under(PolicyErrors::Strict);
         let by_labels = spec["selector"]["matchLabels"]["app"] == "web";
         assert_eq!(strict, [if by_labels { "STRICT" } else { "PERMISSIVE" }, "STRICT"], "{spec}");
     }
@@ -176,8 +172,8 @@ fn strict_mode_applies_despite_unreadable_parts() {
     for spec in [
         with(mtls("STRICT"), "portLevelMtls", json!({ "80": { "mode": "DISABLE" } })),
         with(mtls("STRICT"), "mtl", json!({})),
-        of_workload("STRICT", json!({ "0": { "mode": "DISABLE" } })),
-        of_workload("STRICT", json!({ "80": { "mode": "OFF" } })),
+        web_spec("STRICT", json!({ "0": { "mode": "DISABLE" } })),
+        web_spec("STRICT", json!({ "80": { "mode": "OFF" } })),
     ] {
         let policies = index().hold([peer("shop", "a", spec.clone())]);
         assert_eq!(mode(&policies, "shop", &[("app", "web")], 80), "STRICT", "{spec}");
@@ -185,7 +181,7 @@ fn strict_mode_applies_despite_unreadable_parts() {
         assert_eq!(report.state, PolicyState::Partly, "{spec}");
     }
     // The readable port modes apply too.
-    let spec = of_workload("STRICT", json!({ "80": { "mode": "PERMISSIVE" }, "x": {} }));
+    let spec = web_spec("STRICT", json!({ "80": { "mode": "PERMISSIVE" }, "x": {} }));
     let policies = index().hold([peer("shop", "a", spec)]);
     assert_eq!(mode(&policies, "shop", &[("app", "web")], 80), "PERMISSIVE");
     assert_eq!(mode(&policies, "shop", &[("app", "web")], 81), "STRICT");
@@ -195,9 +191,9 @@ fn strict_mode_applies_despite_unreadable_parts() {
 fn faults_of_a_peer_authentication_have_a_path() {
     let cases = [
         (json!({ "portLevelMtls": { "80": {} } }), "spec.portLevelMtls"),
-        (of_workload("STRICT", json!({})), "spec.portLevelMtls"),
-        (of_workload("STRICT", json!({ "0": {} })), "spec.portLevelMtls.0"),
-        (of_workload("STRICT", json!({ "70000": {} })), "spec.portLevelMtls.70000"),
+        (web_spec("STRICT", json!({})), "spec.portLevelMtls"),
+        (web_spec("STRICT", json!({ "0": {} })), "spec.portLevelMtls.0"),
+        (web_spec("STRICT", json!({ "70000": {} })), "spec.portLevelMtls.70000"),
         (json!({ "mtls": { "mode": "strict" } }), "spec.mtls.mode"),
         (json!({ "mtl": {} }), "spec.mtl"),
         (
@@ -214,7 +210,7 @@ fn faults_of_a_peer_authentication_have_a_path() {
 
 #[test]
 fn replaced_peer_authentication_reports_its_replacement() {
-    let of_ports = |name: &str, ports: Value| {
+    let web_ports_policy = |name: &str, ports: Value| {
         let selector = json!({ "matchLabels": { "app": "web" } });
         peer("shop", name, json!({ "selector": selector, "portLevelMtls": ports }))
     };
@@ -228,23 +224,28 @@ fn replaced_peer_authentication_reports_its_replacement() {
         let replaced = policies.replacing_peer(&WorkloadKey::new(shop.clone(), name), subject)?;
         Some((replaced.by.name.to_string(), replaced.is_more_open))
     };
-    let split =
-        vec![of_ports("a", json!({ "80": strict })), of_ports("b", json!({ "90": strict }))];
+    let split = vec![
+        web_ports_policy("a", json!({ "80": strict })),
+        web_ports_policy("b", json!({ "90": strict })),
+    ];
     assert_eq!(replaced(split.clone(), "a"), None);
     assert_eq!(replaced(split.clone(), "b"), Some(("a".to_owned(), true)));
-    let of_mesh = peer(ROOT, "mesh", mtls("STRICT"));
-    let with_mesh = [vec![of_mesh], split].concat();
+    let mesh_policy = peer(ROOT, "mesh", mtls("STRICT"));
+    let with_mesh = [vec![mesh_policy], split].concat();
     assert_eq!(replaced(with_mesh, "b"), Some(("a".to_owned(), false)));
-    let looser = vec![of_ports("a", json!({ "80": strict })), of_ports("b", json!({ "80": open }))];
+    let looser = vec![
+        web_ports_policy("a", json!({ "80": strict })),
+        web_ports_policy("b", json!({ "80": open })),
+    ];
     assert_eq!(replaced(looser, "b"), Some(("a".to_owned(), false)));
     // A port that the applying policy opens also counts as more open.
     let opened = vec![
-        of_workload_named("a", "STRICT", json!({ "80": open })),
-        of_workload_named("b", "STRICT", json!({ "90": strict })),
+        web_policy("a", "STRICT", json!({ "80": open })),
+        web_policy("b", "STRICT", json!({ "90": strict })),
     ];
     assert_eq!(replaced(opened, "b"), Some(("a".to_owned(), true)));
 }
 
-fn of_workload_named(name: &str, mode: &str, ports: Value) -> Value {
-    peer("shop", name, of_workload(mode, ports))
+fn web_policy(name: &str, mode: &str, ports: Value) -> Value {
+    peer("shop", name, web_spec(mode, ports))
 }

@@ -7,7 +7,7 @@ use rand::{Rng, SeedableRng};
 
 use super::evaluator::Outcome;
 use super::generator::{random_modes, random_token_rules};
-use super::oracle::{PORTS, compare, keys_of, random_authorization, random_call_with_tokens};
+use super::oracle::{PORTS, compare, issuer_keys, random_authorization, random_call_with_tokens};
 use super::*;
 
 #[test]
@@ -18,7 +18,7 @@ fn random_requests_are_decided_like_the_oracle() {
         let some = random.random_range(1..5);
         let mut objects: Vec<_> =
             (0..some).map(|at| random_authorization(&mut random, &format!("p{at}"))).collect();
-        objects.extend(random_token_rules(&mut random, keys_of));
+        objects.extend(random_token_rules(&mut random, issuer_keys));
         objects.extend(random_modes(&mut random, PORTS));
         let policies = index().hold(objects.clone());
         for (name, report) in policies.reports() {

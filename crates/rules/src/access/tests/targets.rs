@@ -16,8 +16,8 @@ fn gateway(name: &str) -> Value {
 }
 
 /// Returns how many policies apply to a workload of `shop` with these labels.
-fn held(object: Value, of: &[(&str, &str)], is_known: bool) -> usize {
-    let (labels, namespace) = (labels(of), Namespace::from("shop"));
+fn count_applied(object: Value, own_labels: &[(&str, &str)], is_known: bool) -> usize {
+    let (labels, namespace) = (labels(own_labels), Namespace::from("shop"));
     let policies = index().hold([object]);
     let subject = AccessSubject { namespace: &namespace, labels: &labels, is_known };
     policies.of(subject).policies.len()
@@ -29,28 +29,39 @@ const PLAIN: &[(&str, &str)] = &[("app", "gw")];
 
 #[test]
 fn policy_for_a_gateway_applies_to_its_proxies_in_the_same_namespace() {
-    let of = |targets: Value| naming("shop", "DENY", targets);
-    let named = of(json!({ "targetRefs": [gateway("public")] }));
-    assert_eq!(held(named.clone(), PUBLIC, true), 1);
-    assert_eq!(held(named, PLAIN, true), 0);
-    assert_eq!(held(of(json!({ "targetRefs": [gateway("private")] })), PUBLIC, true), 0);
+    let deny_policy = |targets: Value| naming("shop", "DENY", targets);
+    let named = deny_policy(json!({ "targetRefs": [gateway("public")] }));
+    assert_eq!(count_applied(named.clone(), PUBLIC, true), 1);
+    assert_eq!(count_applied(named, PLAIN, true), 0);
     assert_eq!(
-        held(of(json!({ "targetRefs": [gateway("private"), gateway("public")] })), PUBLIC, true),
+        count_applied(deny_policy(json!({ "targetRefs": [gateway("private")] })), PUBLIC, true),
+        0
+    );
+    assert_eq!(
+        count_applied(
+            deny_policy(json!({ "targetRefs": [gateway("private"), gateway("public")] })),
+            PUBLIC,
+            true
+        ),
         1
     );
-    let of_mesh = naming(ROOT, "DENY", json!({ "targetRefs": [gateway("public")] }));
-    assert_eq!(held(of_mesh, PUBLIC, true), 0);
+    let mesh_policy = naming(ROOT, "DENY", json!({ "targetRefs": [gateway("public")] }));
+    assert_eq!(count_applied(mesh_policy, PUBLIC, true), 0);
     // `targetRef` applies if `targetRefs` is empty, and is ignored otherwise.
     assert_eq!(
-        held(of(json!({ "targetRef": gateway("public"), "targetRefs": [] })), PUBLIC, true),
+        count_applied(
+            deny_policy(json!({ "targetRef": gateway("public"), "targetRefs": [] })),
+            PUBLIC,
+            true
+        ),
         1
     );
-    let beside = json!({ "targetRef": gateway("public"), "targetRefs": [gateway("private")] });
-    assert_eq!(held(of(beside), PUBLIC, true), 0);
+    let both_fields = json!({ "targetRef": gateway("public"), "targetRefs": [gateway("private")] });
+    assert_eq!(count_applied(deny_policy(both_fields), PUBLIC, true), 0);
     // Without targets, the policy selects by labels, and without labels the whole namespace.
     let by_labels = json!({ "selector": { "matchLabels": { "app": "gw" } } });
-    assert_eq!(held(of(by_labels), PUBLIC, true), 1);
-    assert_eq!(held(of(json!({})), PUBLIC, true), 1);
+    assert_eq!(count_applied(deny_policy(by_labels), PUBLIC, true), 1);
+    assert_eq!(count_applied(deny_policy(json!({})), PUBLIC, true), 1);
 }
 
 #[test]
@@ -65,11 +76,11 @@ fn unsupported_target_selects_no_proxy_with_a_warning() {
     ];
     for target in nobodys {
         let object = naming("shop", "DENY", json!({ "targetRefs": [target] }));
-        assert_eq!(held(object.clone(), PUBLIC, true), 0, "{target}");
+        assert_eq!(count_applied(object.clone(), PUBLIC, true), 0, "{target}");
         let policies = index().hold([object]);
         let (_, report) = policies.reports().next().expect("one");
-        let told: Vec<_> = report.faults.iter().map(|one| (one.code.id, &*one.path)).collect();
-        assert_eq!(told, [("STR0823", "spec.targetRefs[0]")], "{target}");
+        let warnings: Vec<_> = report.faults.iter().map(|one| (one.code.id, &*one.path)).collect();
+        assert_eq!(warnings, [("STR0823", "spec.targetRefs[0]")], "{target}");
         assert_eq!(report.state, PolicyState::InForce);
     }
 }
@@ -77,10 +88,10 @@ fn unsupported_target_selects_no_proxy_with_a_warning() {
 #[test]
 fn unknown_gateway_proxy_cannot_evade_a_deny_policy() {
     let named = |action: &str| naming("shop", action, json!({ "targetRefs": [gateway("public")] }));
-    assert_eq!(held(named("DENY"), PLAIN, false), 1);
-    assert_eq!(held(named("ALLOW"), PLAIN, false), 0);
-    let of_mesh = naming(ROOT, "DENY", json!({ "targetRefs": [gateway("public")] }));
-    assert_eq!(held(of_mesh, PLAIN, false), 0);
+    assert_eq!(count_applied(named("DENY"), PLAIN, false), 1);
+    assert_eq!(count_applied(named("ALLOW"), PLAIN, false), 0);
+    let mesh_policy = naming(ROOT, "DENY", json!({ "targetRefs": [gateway("public")] }));
+    assert_eq!(count_applied(mesh_policy, PLAIN, false), 0);
 }
 
 #[test]
@@ -88,6 +99,6 @@ fn deny_policy_with_selector_and_targets_applies_to_all() {
     let both = json!({
         "selector": { "matchLabels": { "app": "db" } }, "targetRefs": [gateway("public")],
     });
-    assert_eq!(held(naming("shop", "DENY", both.clone()), PLAIN, true), 1);
-    assert_eq!(held(naming("shop", "ALLOW", both), PLAIN, true), 0);
+    assert_eq!(count_applied(naming("shop", "DENY", both.clone()), PLAIN, true), 1);
+    assert_eq!(count_applied(naming("shop", "ALLOW", both), PLAIN, true), 0);
 }

@@ -26,12 +26,12 @@ fn rules(policies: &AccessPolicies) -> Vec<TokenRule> {
 fn rules_of_all_policies_are_merged_without_duplicates() {
     let rule = |issuer: &str| json!({ "issuer": issuer, "jwks": keys() });
     let own = believes(json!({ "jwtRules": [rule("https://b"), rule("https://a")] }));
-    let of_mesh =
+    let mesh_policy =
         object("RequestAuthentication", ROOT, "mesh", json!({ "jwtRules": [rule("https://a")] }));
     let spec =
         json!({ "selector": { "matchLabels": { "app": "db" } }, "jwtRules": [rule("https://c")] });
     let others = object("RequestAuthentication", "shop", "db", spec);
-    let found = rules(&index().hold([own, of_mesh, others]));
+    let found = rules(&index().hold([own, mesh_policy, others]));
     let issuers: Vec<_> = found.iter().map(|rule| rule.issuer.as_str()).collect();
     assert_eq!(issuers, ["https://a", "https://b"]);
 }
@@ -217,18 +217,18 @@ fn fetched_keys_are_added_to_rules() {
     let policies = index.take_keys(Arc::new(come.clone())).expect("they differ");
     let found: Vec<_> = rules(&policies).iter().map(|rule| rule.keys.clone()).collect();
     assert_eq!(found, [Some("1".into()), None]);
-    let told = |policies: &AccessPolicies| {
+    let warnings = |policies: &AccessPolicies| {
         let all = policies.reports().flat_map(|(_, report)| report.faults.clone());
         all.map(|fault| format!("{} {}", fault.code.id, fault.path)).collect::<Vec<_>>()
     };
-    assert_eq!(told(&policies), ["STR0829 spec.jwtRules[1].issuer"]);
+    assert_eq!(warnings(&policies), ["STR0829 spec.jwtRules[1].issuer"]);
     assert!(index.take_keys(Arc::new(come)).is_none(), "nothing new");
     let late = [(a, state(Some("1"), Some("no answer"))), (b, state(Some("2"), None))].into();
     let policies = index.take_keys(Arc::new(late)).expect("they differ");
     let found: Vec<_> = rules(&policies).iter().map(|rule| rule.keys.clone()).collect();
     assert_eq!(found, [Some("1".into()), Some("2".into())]);
     // One warning in each namespace whose policies use the location.
-    assert_eq!(told(&policies), ["STR0833 spec.jwtRules[0].jwksUri"; 2]);
+    assert_eq!(warnings(&policies), ["STR0833 spec.jwtRules[0].jwksUri"; 2]);
     let pay: Namespace = "pay".into();
     assert!(index.policies.changed_namespaces(&policies).is_empty() && policies.root() != &pay);
 }
@@ -241,11 +241,11 @@ fn padded_keys(bytes: usize) -> String {
 /// Returns the number of rules with keys, the number without, and the faults of all policies.
 fn counted(policies: &AccessPolicies) -> (usize, usize, Vec<String>) {
     let all = rules(policies);
-    let known = all.iter().filter(|rule| rule.keys.is_some()).count();
+    let with_keys = all.iter().filter(|rule| rule.keys.is_some()).count();
     let faults = policies.reports().flat_map(|(name, report)| {
         report.faults.iter().map(move |fault| format!("{} {}", name.object.name, fault.code.id))
     });
-    (known, all.len() - known, faults.collect())
+    (with_keys, all.len() - with_keys, faults.collect())
 }
 
 /// A listener contains the keys of each rule separately, so tenants must not control its size.
@@ -257,11 +257,11 @@ fn rules_beyond_the_limit_of_an_object_refuse_tokens() {
         believes(json!({ "jwtRules": (0..count).map(rule).collect::<Vec<_>>() }))
     };
     assert_eq!(counted(&index().hold([many(256, &keys())])), (256, 0, vec![]));
-    let said = vec!["tokens STR0820".to_owned(), "tokens STR0822".to_owned()];
-    assert_eq!(counted(&index().hold([many(300, &keys())])), (256, 44, said.clone()));
+    let limit_faults = vec!["tokens STR0820".to_owned(), "tokens STR0822".to_owned()];
+    assert_eq!(counted(&index().hold([many(300, &keys())])), (256, 44, limit_faults.clone()));
     // With 17,560 bytes each, fourteen rules fit into 256 KiB.
     let large = padded_keys(17 * 1024);
-    assert_eq!(counted(&index().hold([many(17, &large)])), (14, 3, said));
+    assert_eq!(counted(&index().hold([many(17, &large)])), (14, 3, limit_faults));
     let long = format!("https://{}", "a".repeat(2048));
     for rule in [json!({ "issuer": "a", "jwksUri": long }), json!({ "issuer": long })] {
         let mut index = index();
@@ -290,8 +290,9 @@ fn keys_of_a_workload_are_limited_by_namespace_oldest_first() {
         many("pay", "b", None),
     ]);
     assert_eq!(counted(&policies), (7, 2, vec!["b STR0839".to_owned()]));
-    let known: Vec<_> = rules(&policies).into_iter().filter(|rule| rule.keys.is_none()).collect();
-    let issuers: Vec<_> = known.iter().map(|rule| &*rule.issuer).collect();
+    let without_keys: Vec<_> =
+        rules(&policies).into_iter().filter(|rule| rule.keys.is_none()).collect();
+    let issuers: Vec<_> = without_keys.iter().map(|rule| &*rule.issuer).collect();
     assert_eq!(issuers, ["https://b/1", "https://b/2"]);
     // No workload is selected by both.
     let apart = [many("shop", "a", Some("db")), many("shop", "b", Some("web"))];

@@ -43,13 +43,13 @@ impl Run {
     }
 
     /// Returns the end of the transition that began at that second.
-    fn end_of(&self, seconds: f64) -> Option<ModeTransition> {
+    fn transition_begun_at(&self, seconds: f64) -> Option<ModeTransition> {
         let ends = self.time(seconds + 60.0);
         Some(ModeTransition { to: PeerMode::Strict, ends })
     }
 }
 
-fn mode_of(policies: &AccessPolicies, namespace: &str, app: &str) -> PortMode {
+fn workload_mode(policies: &AccessPolicies, namespace: &str, app: &str) -> PortMode {
     let labels = labels(&[("app", app)]);
     let namespace = Namespace::from(namespace);
     let subject = AccessSubject { namespace: &namespace, labels: &labels, is_known: true };
@@ -58,21 +58,21 @@ fn mode_of(policies: &AccessPolicies, namespace: &str, app: &str) -> PortMode {
 
 /// Returns the mode of `web` in `shop`.
 fn mode(policies: &AccessPolicies) -> &'static str {
-    mode_of(policies, "shop", "web").mode.as_str()
+    workload_mode(policies, "shop", "web").mode.as_str()
 }
 
 /// Returns whether clients use plaintext with `web` in `shop`.
 fn is_plain(policies: &AccessPolicies) -> bool {
     let (namespace, labels) = ("shop".into(), labels(&[("app", "web")]));
     let subject = AccessSubject { namespace: &namespace, labels: &labels, is_known: true };
-    policies.are_spoken_to_plainly(subject, 80)
+    policies.receives_plaintext(subject, 80)
 }
 
 fn whole(namespace: &str, mode: &str) -> Value {
     peer(namespace, "all", json!({ "mtls": { "mode": mode } }))
 }
 
-fn of_app(namespace: &str, app: &str, mode: &str) -> Value {
+fn app_policy(namespace: &str, app: &str, mode: &str) -> Value {
     let selector = json!({ "matchLabels": { "app": app } });
     peer(namespace, app, json!({ "selector": selector, "mtls": { "mode": mode } }))
 }
@@ -87,8 +87,11 @@ fn servers_accept_both_modes_only_during_a_transition() {
         "the first configuration is no transition"
     );
     let policies = run.at(10.0, [whole("shop", "STRICT")]);
-    let found = mode_of(&policies, "shop", "web");
-    assert_eq!((found.mode, found.transition), (PeerMode::Permissive, run.end_of(10.0)));
+    let found = workload_mode(&policies, "shop", "web");
+    assert_eq!(
+        (found.mode, found.transition),
+        (PeerMode::Permissive, run.transition_begun_at(10.0))
+    );
     assert_eq!(mode(&run.then(69.9)), "PERMISSIVE");
     let after = run.then(70.0);
     assert_eq!((mode(&after), run.index.settles()), ("STRICT", None));
@@ -121,11 +124,11 @@ fn clients_switch_after_servers_are_ready() {
         let settled = run.then(0.0);
         let begun = run.at(10.0, [object(now)]);
         assert!(Arc::ptr_eq(&run.then(14.9), &begun), "nothing changes in between");
-        let told = run.then(15.0);
-        let found = [&settled, &begun, &told].map(|policies| is_plain(policies));
+        let servers_ready = run.then(15.0);
+        let found = [&settled, &begun, &servers_ready].map(|policies| is_plain(policies));
         assert_eq!(found, expected, "{before:?} to {now:?}");
         // Endpoints are merged again when the protocol of their clients changes.
-        for (before, now) in [(&settled, &begun), (&begun, &told)] {
+        for (before, now) in [(&settled, &begun), (&begun, &servers_ready)] {
             if is_plain(before) != is_plain(now) {
                 assert_eq!(now.changed_modes(before), ["shop".into()].into());
             }
@@ -135,9 +138,9 @@ fn clients_switch_after_servers_are_ready() {
     // The policy is deleted.
     let mut run = Run::new([whole("shop", "DISABLE")]);
     let begun = run.at(10.0, []);
-    let told = run.then(15.0);
-    assert!(begun.speaks_plainly_anywhere() && is_plain(&begun) && !is_plain(&told));
-    assert_eq!(told.changed_modes(&begun), ["shop".into()].into());
+    let servers_ready = run.then(15.0);
+    assert!(begun.uses_plaintext_anywhere() && is_plain(&begun) && !is_plain(&servers_ready));
+    assert_eq!(servers_ready.changed_modes(&begun), ["shop".into()].into());
 }
 
 /// Traffic through a gateway is mTLS while any client may send mTLS, and before the first one does.
@@ -157,10 +160,10 @@ fn gateways_use_mtls_while_servers_accept_it() {
         let mut run = Run::new([whole("shop", before)]);
         let settled = run.then(0.0);
         let begun = run.at(10.0, [whole("shop", now)]);
-        let told = run.then(15.0);
+        let servers_ready = run.then(15.0);
         let later = run.then(69.9);
         let ended = run.then(70.0);
-        let all = [&settled, &begun, &told, &later, &ended];
+        let all = [&settled, &begun, &servers_ready, &later, &ended];
         assert_eq!(all.map(|policies| takes_mtls(policies)), expected, "{before} to {now}");
         // Endpoints are merged again.
         let differs = [(&settled, &begun), (&later, &ended)].map(|(before, now)| {
@@ -188,7 +191,7 @@ fn unrelated_edits_do_not_prolong_a_transition() {
             whole("other", if at % 2 == 0 { "DISABLE" } else { "STRICT" })
         }),
         ("another workload that changes repeatedly", |at| {
-            of_app("shop", "db", if at % 2 == 0 { "DISABLE" } else { "STRICT" })
+            app_policy("shop", "db", if at % 2 == 0 { "DISABLE" } else { "STRICT" })
         }),
     ];
     for (what, edit) in edits {
@@ -197,10 +200,10 @@ fn unrelated_edits_do_not_prolong_a_transition() {
         for at in 1..=5_u32 {
             let edited = edit(usize::try_from(at).expect("few"));
             let policies = run.at(1.0 + 10.0 * f64::from(at), [whole("shop", "STRICT"), edited]);
-            let found = mode_of(&policies, "shop", "web");
+            let found = workload_mode(&policies, "shop", "web");
             assert_eq!(
                 (found.mode, found.transition),
-                (PeerMode::Permissive, run.end_of(1.0)),
+                (PeerMode::Permissive, run.transition_begun_at(1.0)),
                 "{what}"
             );
         }
@@ -213,8 +216,8 @@ fn unrelated_edits_do_not_prolong_a_transition() {
 fn intermediate_mode_does_not_restart_the_transition() {
     let mut run = Run::new([whole("shop", "DISABLE")]);
     assert_eq!(mode(&run.at(1.0, [whole("shop", "PERMISSIVE")])), "PERMISSIVE");
-    let found = mode_of(&run.at(31.0, [whole("shop", "STRICT")]), "shop", "web");
-    assert_eq!(found.transition, run.end_of(1.0), "clients switch to mTLS then");
+    let found = workload_mode(&run.at(31.0, [whole("shop", "STRICT")]), "shop", "web");
+    assert_eq!(found.transition, run.transition_begun_at(1.0), "clients switch to mTLS then");
     let ended = run.then(61.0);
     assert_eq!((mode(&ended), run.index.settles()), ("STRICT", None));
 }
@@ -224,28 +227,28 @@ fn reverted_mode_starts_a_transition_back() {
     let mut run = Run::new([whole("shop", "STRICT")]);
     let policies = run.at(1.0, [whole("shop", "DISABLE")]);
     assert_eq!(mode(&policies), "PERMISSIVE");
-    let to = mode_of(&policies, "shop", "web").transition.map(|one| one.to);
+    let to = workload_mode(&policies, "shop", "web").transition.map(|one| one.to);
     assert_eq!(to, Some(PeerMode::Disable));
     let policies = run.at(31.0, [whole("shop", "STRICT")]);
     assert_eq!(mode(&policies), "PERMISSIVE", "some clients send plain text by now");
-    assert_eq!(mode_of(&policies, "shop", "web").transition, run.end_of(31.0));
+    assert_eq!(workload_mode(&policies, "shop", "web").transition, run.transition_begun_at(31.0));
     assert_eq!(mode(&run.then(61.0)), "PERMISSIVE");
     assert_eq!(mode(&run.then(91.0)), "STRICT");
 }
 
 #[test]
 fn transition_applies_to_policies_of_every_level() {
-    let of_mesh = |mode: &str| whole(ROOT, mode);
+    let mesh_policy = |mode: &str| whole(ROOT, mode);
     let cases = [
         // The mode of the mesh, without a narrower policy.
-        (vec![of_mesh("DISABLE")], vec![of_mesh("STRICT")]),
+        (vec![mesh_policy("DISABLE")], vec![mesh_policy("STRICT")]),
         // The end of a namespace's override.
-        (vec![of_mesh("STRICT"), whole("shop", "DISABLE")], vec![of_mesh("STRICT")]),
-        (vec![of_mesh("DISABLE")], vec![of_mesh("DISABLE"), whole("shop", "STRICT")]),
-        (vec![of_app("shop", "web", "DISABLE")], vec![of_app("shop", "web", "STRICT")]),
+        (vec![mesh_policy("STRICT"), whole("shop", "DISABLE")], vec![mesh_policy("STRICT")]),
+        (vec![mesh_policy("DISABLE")], vec![mesh_policy("DISABLE"), whole("shop", "STRICT")]),
+        (vec![app_policy("shop", "web", "DISABLE")], vec![app_policy("shop", "web", "STRICT")]),
         (
             vec![whole("shop", "DISABLE")],
-            vec![whole("shop", "DISABLE"), of_app("shop", "web", "STRICT")],
+            vec![whole("shop", "DISABLE"), app_policy("shop", "web", "STRICT")],
         ),
     ];
     for (before, now) in cases {
@@ -257,8 +260,8 @@ fn transition_applies_to_policies_of_every_level() {
         let spaces = ended.changed_namespaces(&policies);
         let its = [ROOT, "shop"].map(Namespace::from).into_iter().collect::<BTreeSet<_>>();
         assert!(!spaces.is_empty() && spaces.is_subset(&its), "{spaces:?}");
-        let told = ended.concerned(&policies);
-        assert_eq!(told.iter().count(), 1, "{before:?} to {now:?}: {told:?}");
+        let affected = ended.concerned(&policies);
+        assert_eq!(affected.iter().count(), 1, "{before:?} to {now:?}: {affected:?}");
     }
 }
 
@@ -266,10 +269,11 @@ fn transition_applies_to_policies_of_every_level() {
 fn changed_root_namespace_starts_a_transition() {
     let mut index = index();
     let objects = collection([whole("old", "DISABLE"), whole("new", "STRICT")]);
-    let of = |root: &str| AccessSettings { root: root.into(), errors: PolicyErrors::Narrow };
-    index.apply(&of("old"), &objects);
+    let settings_with_root =
+        |root: &str| AccessSettings { root: root.into(), errors: PolicyErrors::Narrow };
+    index.apply(&settings_with_root("old"), &objects);
     let now = TimePoint::now();
-    index.apply_at(&of("new"), &objects, now);
+    index.apply_at(&settings_with_root("new"), &objects, now);
     assert_eq!(mode(&index.policies()), "PERMISSIVE");
     index.settle(now.instant + TRANSITION);
     assert_eq!(mode(&index.policies()), "STRICT");
@@ -280,7 +284,7 @@ fn changed_root_namespace_starts_a_transition() {
 fn changes_within_a_second_are_one_transition() {
     let all = |strict: usize| {
         (0..50).map(move |app| {
-            of_app("shop", &format!("a{app}"), if app < strict { "STRICT" } else { "DISABLE" })
+            app_policy("shop", &format!("a{app}"), if app < strict { "STRICT" } else { "DISABLE" })
         })
     };
     let mut run = Run::new(all(0));
@@ -291,11 +295,11 @@ fn changes_within_a_second_are_one_transition() {
     let during = run.then(60.0);
     assert!(during.moves.len() <= 4, "{}", during.moves.len());
     let modes: BTreeSet<_> =
-        (0..50).map(|app| mode_of(&during, "shop", &format!("a{app}")).mode).collect();
+        (0..50).map(|app| workload_mode(&during, "shop", &format!("a{app}")).mode).collect();
     assert_eq!(modes, [PeerMode::Permissive].into());
     let after = run.then(63.5);
     let modes: BTreeSet<_> =
-        (0..50).map(|app| mode_of(&after, "shop", &format!("a{app}")).mode).collect();
+        (0..50).map(|app| workload_mode(&after, "shop", &format!("a{app}")).mode).collect();
     assert_eq!((modes, run.index.settles()), ([PeerMode::Strict].into(), None));
     // Each workload is reported when its own transition ends.
     assert_eq!(after.concerned(&during).iter().count(), 50);

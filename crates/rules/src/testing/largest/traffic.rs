@@ -6,10 +6,10 @@ use super::{list, map};
 
 pub(super) fn virtual_service() -> Vec<(&'static str, Value)> {
     let to = json!([{"destination": {"host": "a"}}]);
-    let of_match = |one: Value| json!({"hosts": ["h"], "http": [{"match": [one], "route": to}]});
-    let of_rule = |field: &str, one: Value| {
+    let with_match = |one: Value| json!({"hosts": ["h"], "http": [{"match": [one], "route": to}]});
+    let rule_with = |field: &str, value: Value| {
         let mut rule = json!({ "route": to });
-        rule[field] = one;
+        rule[field] = value;
         json!({"hosts": ["h"], "http": [rule]})
     };
     let tcp_to = json!([{"destination": {"host": "a", "port": {"number": 80}}}]);
@@ -98,14 +98,14 @@ pub(super) fn virtual_service() -> Vec<(&'static str, Value)> {
                 "http": [{"match": list(json!({"uri": {"exact": "/#"}})), "route": to}],
             }),
         ),
-        ("match.headers", of_match(json!({"headers": map("h#", json!({"exact": "v"}))}))),
+        ("match.headers", with_match(json!({"headers": map("h#", json!({"exact": "v"}))}))),
         (
             "match.withoutHeaders",
-            of_match(json!({"withoutHeaders": map("h#", json!({"exact": "v"}))})),
+            with_match(json!({"withoutHeaders": map("h#", json!({"exact": "v"}))})),
         ),
-        ("match.queryParams", of_match(json!({"queryParams": map("q#", json!({"exact": "v"}))}))),
-        ("match.sourceLabels", of_match(json!({"sourceLabels": map("k#", json!("v"))}))),
-        ("match.gateways", of_match(json!({"gateways": list(json!("g#"))}))),
+        ("match.queryParams", with_match(json!({"queryParams": map("q#", json!({"exact": "v"}))}))),
+        ("match.sourceLabels", with_match(json!({"sourceLabels": map("k#", json!("v"))}))),
+        ("match.gateways", with_match(json!({"gateways": list(json!("g#"))}))),
         (
             "route",
             json!({
@@ -115,38 +115,38 @@ pub(super) fn virtual_service() -> Vec<(&'static str, Value)> {
         ),
         (
             "headers.request.set",
-            of_rule("headers", json!({"request": {"set": map("h#", json!("v"))}})),
+            rule_with("headers", json!({"request": {"set": map("h#", json!("v"))}})),
         ),
         (
             "headers.request.add",
-            of_rule("headers", json!({"request": {"add": map("h#", json!("v"))}})),
+            rule_with("headers", json!({"request": {"add": map("h#", json!("v"))}})),
         ),
         (
             "headers.request.remove",
-            of_rule("headers", json!({"request": {"remove": list(json!("h#"))}})),
+            rule_with("headers", json!({"request": {"remove": list(json!("h#"))}})),
         ),
         (
             "headers.response.set",
-            of_rule("headers", json!({"response": {"set": map("h#", json!("v"))}})),
+            rule_with("headers", json!({"response": {"set": map("h#", json!("v"))}})),
         ),
         (
             "mirrors",
-            of_rule(
+            rule_with(
                 "mirrors",
                 list(json!({"destination": {"host": "a#"}, "percentage": {"value": 1}})),
             ),
         ),
         (
             "corsPolicy.allowOrigins",
-            of_rule("corsPolicy", json!({"allowOrigins": list(json!({"exact": "o#"}))})),
+            rule_with("corsPolicy", json!({"allowOrigins": list(json!({"exact": "o#"}))})),
         ),
         (
             "corsPolicy.allowMethods",
-            of_rule("corsPolicy", json!({"allowMethods": list(json!("GET"))})),
+            rule_with("corsPolicy", json!({"allowMethods": list(json!("GET"))})),
         ),
         (
             "corsPolicy.allowHeaders",
-            of_rule("corsPolicy", json!({"allowHeaders": list(json!("h#"))})),
+            rule_with("corsPolicy", json!({"allowHeaders": list(json!("h#"))})),
         ),
         (
             "tls",
@@ -262,14 +262,14 @@ pub(super) fn destination_rule() -> Vec<(&'static str, Value)> {
 pub(super) fn gateway() -> Vec<(&'static str, Value)> {
     let http = json!({"number": 80, "name": "http", "protocol": "HTTP"});
     let https = json!({"number": 443, "name": "https", "protocol": "HTTPS"});
-    let of_tls = |one: Value| {
+    let with_tls = |settings: Value| {
         let mut tls = json!({"mode": "SIMPLE", "credentialName": "c"});
-        for (name, value) in one.as_object().into_iter().flatten() {
+        for (name, value) in settings.as_object().into_iter().flatten() {
             tls[name] = value.clone();
         }
         json!({"selector": {"a": "b"}, "servers": [{"port": https, "hosts": ["*"], "tls": tls}]})
     };
-    let of_hosts =
+    let with_hosts =
         |hosts: Value| json!({"selector": {"a": "b"}, "servers": [{"port": http, "hosts": hosts}]});
     let passed_on = json!({"mode": "PASSTHROUGH"});
     vec![
@@ -295,9 +295,9 @@ pub(super) fn gateway() -> Vec<(&'static str, Value)> {
                 "port": {"number": 443, "name": "p#", "protocol": "TLS"}, "hosts": ["h"], "tls": passed_on,
             }))}),
         ),
-        ("hosts", of_hosts(list(json!("h#.b")))),
-        ("same hosts", of_hosts(list(json!("h.b")))),
-        ("hosts of namespaces", of_hosts(list(json!("n#/h.b")))),
+        ("hosts", with_hosts(list(json!("h#.b")))),
+        ("same hosts", with_hosts(list(json!("h.b")))),
+        ("hosts of namespaces", with_hosts(list(json!("n#/h.b")))),
         (
             "hosts in TLS",
             json!({"selector": {"a": "b"}, "servers": [{
@@ -312,10 +312,10 @@ pub(super) fn gateway() -> Vec<(&'static str, Value)> {
         ),
         (
             "subjectAltNames",
-            of_tls(json!({"mode": "MUTUAL", "subjectAltNames": list(json!("h#"))})),
+            with_tls(json!({"mode": "MUTUAL", "subjectAltNames": list(json!("h#"))})),
         ),
-        ("cipherSuites", of_tls(json!({"cipherSuites": list(json!("c#"))}))),
-        ("verifyCertificateSpki", of_tls(json!({"verifyCertificateSpki": list(json!("h#"))}))),
-        ("credentialNames", of_tls(json!({"credentialNames": list(json!("c#"))}))),
+        ("cipherSuites", with_tls(json!({"cipherSuites": list(json!("c#"))}))),
+        ("verifyCertificateSpki", with_tls(json!({"verifyCertificateSpki": list(json!("h#"))}))),
+        ("credentialNames", with_tls(json!({"credentialNames": list(json!("c#"))}))),
     ]
 }

@@ -38,10 +38,10 @@ fn shared(objects: &[Value]) -> TrafficIndex {
 }
 
 /// Returns the first destination of requests for the host `web`, for a proxy of its namespace.
-fn led_to(traffic: &Traffic) -> Option<String> {
-    let host = HostPattern::of_service(&"web.shop.svc.cluster.local".into());
+fn first_destination(traffic: &Traffic) -> Option<String> {
+    let host = HostPattern::for_service(&"web.shop.svc.cluster.local".into());
     let namespace = "shop".into();
-    let first = traffic.routed_of_host(&host, &namespace, &Selection::default()).next()?;
+    let first = traffic.routed_for_host(&host, &namespace, &Selection::default()).next()?;
     first.destinations().next().map(|to| to.host.to_string())
 }
 
@@ -50,8 +50,11 @@ fn objects_of_a_cluster_apply_only_to_its_proxies() {
     let shared = shared(&[leading("other", 0, "db", "db-2")]);
     let edition =
         EditionIndex::new("east".into(), &shared, &all(&[leading("web", 5, "web", "web-2")]));
-    assert_eq!(led_to(edition.traffic()).as_deref(), Some("web-2.shop.svc.cluster.local"));
-    assert_eq!(led_to(shared.traffic()), None);
+    assert_eq!(
+        first_destination(edition.traffic()).as_deref(),
+        Some("web-2.shop.svc.cluster.local")
+    );
+    assert_eq!(first_destination(shared.traffic()), None);
     assert_eq!(edition.traffic().virtual_services.hosts().count(), 2);
     let counting: Vec<_> = edition.reports().map(|(key, _)| key.to_string()).collect();
     assert_eq!(counting, ["VirtualService shop/web"]);
@@ -62,22 +65,34 @@ fn shared_object_replaces_the_object_of_a_cluster_with_the_same_name() {
     let own = all(&[leading("web", 0, "web", "web-own")]);
     let mut shared = shared(&[leading("web", 9, "web", "web-shared")]);
     let mut edition = EditionIndex::new("east".into(), &shared, &own);
-    assert_eq!(led_to(edition.traffic()).as_deref(), Some("web-shared.shop.svc.cluster.local"));
+    assert_eq!(
+        first_destination(edition.traffic()).as_deref(),
+        Some("web-shared.shop.svc.cluster.local")
+    );
     assert_eq!(edition.reports().count(), 0);
     // An invalid shared object keeps its last valid version. Even without one, it hides the
     // cluster's object of that name.
     let bad = object("VirtualService", "web", 9, json!({"hosts": 7}));
     shared.apply(&all(std::slice::from_ref(&bad)));
     edition.refresh(&shared, &own);
-    assert_eq!(led_to(edition.traffic()).as_deref(), Some("web-shared.shop.svc.cluster.local"));
-    let mut anew = TrafficIndex::new(kind_settings());
-    anew.apply(&all(&[bad]));
-    edition.refresh(&anew, &own);
-    assert_eq!(led_to(EditionIndex::new("east".into(), &anew, &own).traffic()), None);
+    assert_eq!(
+        first_destination(edition.traffic()).as_deref(),
+        Some("web-shared.shop.svc.cluster.local")
+    );
+    let mut replaced = TrafficIndex::new(kind_settings());
+    replaced.apply(&all(&[bad]));
+    edition.refresh(&replaced, &own);
+    assert_eq!(
+        first_destination(EditionIndex::new("east".into(), &replaced, &own).traffic()),
+        None
+    );
     // Without the shared object, that of the cluster applies.
     shared.apply(&Collection::default());
     let update = edition.refresh(&shared, &own).expect("another rule");
-    assert_eq!(led_to(&update.traffic).as_deref(), Some("web-own.shop.svc.cluster.local"));
+    assert_eq!(
+        first_destination(&update.traffic).as_deref(),
+        Some("web-own.shop.svc.cluster.local")
+    );
     assert!(update.changes.hosts.iter().all(|host| host.to_string().starts_with("web.")));
 }
 
@@ -88,7 +103,7 @@ fn older_object_of_a_host_applies_in_either_store() {
         let own = all(&[leading("b", own_age, "web", "web-own")]);
         let edition = EditionIndex::new("east".into(), &shared, &own);
         let expected = format!("{to}.shop.svc.cluster.local");
-        assert_eq!(led_to(edition.traffic()), Some(expected), "{own_age}");
+        assert_eq!(first_destination(edition.traffic()), Some(expected), "{own_age}");
     }
 }
 
@@ -101,19 +116,25 @@ fn object_of_a_cluster_keeps_only_its_own_last_valid_version() {
     let mut edition = EditionIndex::new("east".into(), &empty, &good);
     assert!(edition.refresh(&empty, &bad).is_none(), "its last valid version stays");
     assert!(edition.take_news().iter().any(|(key, _)| &*key.name == "web"));
-    assert_eq!(led_to(edition.traffic()).as_deref(), Some("web-own.shop.svc.cluster.local"));
+    assert_eq!(
+        first_destination(edition.traffic()).as_deref(),
+        Some("web-own.shop.svc.cluster.local")
+    );
     // It stays active if a setting changes that requires parsing all objects again.
     let mut settings = kind_settings();
     settings.virtual_services_export_to = vec![".".to_owned()];
-    let mut shared_anew = shared(&[]);
-    shared_anew.set(settings);
-    let update = edition.refresh(&shared_anew, &bad).expect("all objects are parsed again");
-    assert_eq!(led_to(&update.traffic).as_deref(), Some("web-own.shop.svc.cluster.local"));
+    let mut reconfigured = shared(&[]);
+    reconfigured.set(settings);
+    let update = edition.refresh(&reconfigured, &bad).expect("all objects are parsed again");
+    assert_eq!(
+        first_destination(&update.traffic).as_deref(),
+        Some("web-own.shop.svc.cluster.local")
+    );
     assert!(edition.reports().all(|(_, report)| report.state.refused), "it is reported");
     // The shared object with that name is not an earlier version of it.
     let mut edition = EditionIndex::new("east".into(), &shared_has, &Collection::default());
     edition.refresh(&empty, &bad);
-    assert_eq!(led_to(edition.traffic()), None);
+    assert_eq!(first_destination(edition.traffic()), None);
 }
 
 #[test]
@@ -133,7 +154,7 @@ fn causes_contain_the_cluster_of_a_changed_object() {
 #[test]
 fn edition_equals_an_index_of_both_stores() {
     let random = &mut StdRng::seed_from_u64(7);
-    let one = |random: &mut StdRng| {
+    let random_object = |random: &mut StdRng| {
         let name = format!("o{}", random.random_range(0..5));
         let age = random.random_range(0..20);
         let (host, to) = (["web", "db"][age as usize % 2], format!("t{}", age % 7));
@@ -153,7 +174,7 @@ fn edition_equals_an_index_of_both_stores() {
     };
     let some = |random: &mut StdRng| {
         let count = random.random_range(0..6);
-        all(&(0..count).map(|_| one(random)).collect::<Vec<_>>())
+        all(&(0..count).map(|_| random_object(random)).collect::<Vec<_>>())
     };
     let mut shared = shared(&[]);
     let mut edition = EditionIndex::new("east".into(), &shared, &Collection::default());
@@ -173,16 +194,16 @@ fn edition_equals_an_index_of_both_stores() {
             .for_each(|(key, object)| both.insert(key.clone(), object.clone()));
         let mut fresh = TrafficIndex::new(kind_settings());
         fresh.apply(&both);
-        let [now, anew] = [edition.traffic(), fresh.traffic()];
-        let rules = [now, anew].map(|traffic| {
+        let [now, expected] = [edition.traffic(), fresh.traffic()];
+        let rules = [now, expected].map(|traffic| {
             let rules = &traffic.destination_rules;
-            let of = |host: HostPattern| (rules.of_pattern(&host).to_vec(), host);
-            rules.hosts().map(of).collect::<Vec<_>>()
+            let with_rules = |host: HostPattern| (rules.for_pattern(&host).to_vec(), host);
+            rules.hosts().map(with_rules).collect::<Vec<_>>()
         });
         assert_eq!(rules[0], rules[1], "step {step}");
-        assert!(now.virtual_services == anew.virtual_services, "step {step}");
+        assert!(now.virtual_services == expected.virtual_services, "step {step}");
         // The root namespace is known only after the first Sidecar.
-        assert!(now.sidecars.same_in(&anew.sidecars, &"shop".into()), "step {step}");
+        assert!(now.sidecars.same_in(&expected.sidecars, &"shop".into()), "step {step}");
         assert!(update.is_some() || before == *now, "step {step}");
     }
     assert!(changed > 100);

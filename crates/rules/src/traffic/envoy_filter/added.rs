@@ -84,8 +84,8 @@ pub(super) fn read(value: &Value) -> Result<AddedCluster, FilterFault> {
     })?;
     let text = |field: &str| given.get(field).and_then(Value::as_str).unwrap_or_default();
     let name = text("name");
-    if let Some(taken) = TAKEN.iter().find(|taken| name.starts_with(**taken)) {
-        return Err(wrong("name", format!("names with the prefix {taken} are reserved")));
+    if let Some(reserved) = TAKEN.iter().find(|reserved| name.starts_with(**reserved)) {
+        return Err(wrong("name", format!("names with the prefix {reserved} are reserved")));
     }
     if name.is_empty() || name.chars().any(char::is_control) {
         return Err(wrong("name", format!("{name:?} is not a valid name")));
@@ -113,11 +113,11 @@ pub(super) fn read(value: &Value) -> Result<AddedCluster, FilterFault> {
 
 /// Checks that only supported fields are set. Returns the path of an unsupported one.
 fn followed(value: &Value, path: String) -> Result<(), String> {
-    let is_known = PATHS.contains(&&*path);
-    let leads_on = PATHS.iter().any(|known| known.starts_with(&path));
+    let is_supported = PATHS.contains(&&*path);
+    let is_prefix = PATHS.iter().any(|supported| supported.starts_with(&path));
     match value {
-        _ if is_known => Ok(()),
-        _ if !leads_on => Err(path),
+        _ if is_supported => Ok(()),
+        _ if !is_prefix => Err(path),
         Value::Object(fields) => {
             fields.iter().try_for_each(|(key, value)| followed(value, format!("{path}.{key}")))
         }
@@ -133,17 +133,17 @@ fn protocol(given: &Value) -> Result<(), String> {
     };
     let explicit = options.get(PROTOCOL).and_then(|one| one["explicit_http_config"].as_object());
     let is_plain = |config: &Map<String, Value>| {
-        let known = ["http_protocol_options", "http2_protocol_options"];
+        let supported = ["http_protocol_options", "http2_protocol_options"];
         let empty = |value: &Value| value.as_object().is_some_and(Map::is_empty);
         config.len() == 1
-            && config.iter().all(|(key, value)| known.contains(&key.as_str()) && empty(value))
+            && config.iter().all(|(key, value)| supported.contains(&key.as_str()) && empty(value))
     };
-    let says_no_more = options.len() == 1
-        && options.get(PROTOCOL).and_then(Value::as_object).is_some_and(|one| {
-            one.keys().all(|key| ["@type", "explicit_http_config"].contains(&key.as_str()))
+    let has_no_others = options.len() == 1
+        && options.get(PROTOCOL).and_then(Value::as_object).is_some_and(|settings| {
+            settings.keys().all(|key| ["@type", "explicit_http_config"].contains(&key.as_str()))
         });
     match explicit {
-        Some(config) if says_no_more && is_plain(config) => Ok(()),
+        Some(config) if has_no_others && is_plain(config) => Ok(()),
         _ => Err(format!("only explicit_http_config of {PROTOCOL} without options is supported")),
     }
 }
@@ -158,8 +158,8 @@ fn endpoints(given: &Value, kind: &str) -> Result<(), String> {
     if all.is_empty() || (kind == "LOGICAL_DNS" && (all.len() != 1 || localities.len() != 1)) {
         return Err("it needs an endpoint, and with LOGICAL_DNS exactly one".to_owned());
     }
-    for one in &all {
-        let socket = &one["endpoint"]["address"]["socket_address"];
+    for endpoint in &all {
+        let socket = &endpoint["endpoint"]["address"]["socket_address"];
         let address = socket["address"].as_str().unwrap_or_default();
         let is_ip = address.parse::<IpAddr>().is_ok();
         let is_name = || HostPattern::written(address).is_ok_and(|host| host.exact().is_some());

@@ -25,7 +25,7 @@ pub struct PatchedFilter {
     /// Encoded configuration. Equal configurations have equal bytes.
     pub config: Arc<[u8]>,
     /// Upstream cluster that the filter queries about requests, if any.
-    pub asks: Option<FilterUpstream>,
+    pub upstream: Option<FilterUpstream>,
 }
 
 /// An upstream cluster that a filter queries about requests.
@@ -41,7 +41,7 @@ pub struct FilterUpstream {
 
 impl FilterUpstream {
     /// Returns the upstream cluster that a filter with these fields queries.
-    fn of(given: &Map<String, Value>) -> Option<Self> {
+    fn from_fields(given: &Map<String, Value>) -> Option<Self> {
         let at = |path: [&str; 3]| {
             let [service, kind, name] = path;
             given.get(service)?.get(kind)?.get(name)?.as_str()
@@ -194,8 +194,13 @@ pub(super) fn read(value: &Value) -> Result<PatchedFilter, FilterFault> {
     let config = fields.get("typed_config").or_else(|| fields.get("typedConfig"));
     let config = config.ok_or_else(|| at("typed_config", "it is missing"))?;
     let below = |(path, fact): FilterFault| (format!("typed_config{path}"), fact);
-    let (type_url, config, asks) = message(config).map_err(below)?;
-    Ok(PatchedFilter { name: name.into(), type_url: type_url.into(), config: config.into(), asks })
+    let (type_url, config, upstream) = message(config).map_err(below)?;
+    Ok(PatchedFilter {
+        name: name.into(),
+        type_url: type_url.into(),
+        config: config.into(),
+        upstream,
+    })
 }
 
 /// Returns the type URL and the encoded configuration of a filter, and the upstream cluster that it
@@ -213,9 +218,10 @@ fn message(config: &Value) -> Result<(String, Vec<u8>, Option<FilterUpstream>), 
         name = inner.rsplit('/').next().unwrap_or_default().to_owned();
         fields = fields.get("value").and_then(Value::as_object).cloned().unwrap_or_default();
     }
-    let Some(known) = TYPES.iter().find(|known| known.name == name) else {
+    let Some(filter_type) = TYPES.iter().find(|filter_type| filter_type.name == name) else {
         let instead = INSTEAD.iter().find(|(part, _)| name.contains(part)).map(|(_, text)| *text);
-        let all: Vec<_> = TYPES.iter().filter_map(|known| known.name.split('.').nth(4)).collect();
+        let all: Vec<_> =
+            TYPES.iter().filter_map(|filter_type| filter_type.name.split('.').nth(4)).collect();
         let instead = instead
             .map_or_else(|| format!("supported filters are {}", all.join(", ")), str::to_owned);
         return Err(wrong(".@type", format!("{name:?} is not a supported filter; {instead}")));
@@ -234,13 +240,13 @@ fn message(config: &Value) -> Result<(String, Vec<u8>, Option<FilterUpstream>), 
     // Converts the fields to the names of Envoy's API.
     let given = json::to_json(&type_url, &bytes).map_err(|error| unread(&error))?;
     let given = given.as_object().cloned().unwrap_or_default();
-    if let Some(other) = given.keys().find(|key| !known.fields.contains(&key.as_str())) {
+    if let Some(other) = given.keys().find(|key| !filter_type.fields.contains(&key.as_str())) {
         return Err(wrong(&format!(".{other}"), format!("this field of {name} is not supported")));
     }
-    (known.check)(&given).map_err(|(path, fact)| wrong(&format!(".{path}"), fact))?;
-    let asks = FilterUpstream::of(&given);
+    (filter_type.check)(&given).map_err(|(path, fact)| wrong(&format!(".{path}"), fact))?;
+    let upstream = FilterUpstream::from_fields(&given);
     everywhere(&Value::Object(given), "")?;
-    Ok((type_url, bytes, asks))
+    Ok((type_url, bytes, upstream))
 }
 
 /// Checks parts of messages that Envoy validates wherever they are.

@@ -63,11 +63,11 @@ fn tokens(script: &str) -> Result<Vec<PlacedToken<'_>>, String> {
         let Some(first) = rest.chars().next() else { break };
         let start = line;
         let (token, length) = if first.is_ascii_alphabetic() || first == '_' {
-            let is_of_name = |one: char| one.is_ascii_alphanumeric() || one == '_';
-            let length = rest.find(|one| !is_of_name(one)).unwrap_or(rest.len());
-            let word = &rest[..length];
-            let is_keyword = KEYWORDS.contains(&word);
-            (if is_keyword { LuaToken::Sign(word) } else { LuaToken::Name(word) }, length)
+            let is_name_part = |one: char| one.is_ascii_alphanumeric() || one == '_';
+            let length = rest.find(|one| !is_name_part(one)).unwrap_or(rest.len());
+            let text = &rest[..length];
+            let is_keyword = KEYWORDS.contains(&text);
+            (if is_keyword { LuaToken::Sign(text) } else { LuaToken::Name(text) }, length)
         } else if first.is_ascii_digit()
             || (first == '.' && rest[1..].starts_with(|next: char| next.is_ascii_digit()))
         {
@@ -130,11 +130,11 @@ fn long_bracket(rest: &str) -> Option<Result<usize, &'static str>> {
 fn quoted(rest: &str) -> Option<usize> {
     let quote = rest.chars().next()?;
     let mut chars = rest.char_indices().skip(1);
-    while let Some((at, one)) = chars.next() {
-        match one {
+    while let Some((at, character)) = chars.next() {
+        match character {
             '\\' => {
                 let (_, escaped) = chars.next()?;
-                let known = matches!(
+                let is_valid_escape = matches!(
                     escaped,
                     'a' | 'b' | 'f' | 'n' | 'r' | 't' | 'v' | '\\' | '"' | '\'' | '\n'
                 );
@@ -144,12 +144,12 @@ fn quoted(rest: &str) -> Option<usize> {
                     let digits: String =
                         rest[at + 1..].chars().take(3).take_while(char::is_ascii_digit).collect();
                     digits.parse::<u8>().ok()?;
-                } else if !known {
+                } else if !is_valid_escape {
                     return None;
                 }
             }
             '\n' | '\r' => return None,
-            _ if one == quote => return Some(at + quote.len_utf8()),
+            _ if character == quote => return Some(at + quote.len_utf8()),
             _ => {}
         }
     }

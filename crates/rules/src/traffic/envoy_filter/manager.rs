@@ -75,8 +75,8 @@ pub struct PatchedManager {
 pub(super) fn read(value: &Value) -> Result<PatchedManager, FilterFault> {
     let at = |path: &str, fact: &str| (path.to_owned(), fact.to_owned());
     let fields = value.as_object().ok_or_else(|| at("", "it is not a filter: set typed_config"))?;
-    let known = ["name", "typed_config", "typedConfig"];
-    if let Some(other) = fields.keys().find(|key| !known.contains(&key.as_str())) {
+    let supported = ["name", "typed_config", "typedConfig"];
+    if let Some(other) = fields.keys().find(|key| !supported.contains(&key.as_str())) {
         return Err((other.clone(), "only typed_config is supported".into()));
     }
     let config = fields.get("typed_config").or_else(|| fields.get("typedConfig"));

@@ -13,7 +13,7 @@ fn read(namespace: &str, name: &str, spec: &Value) -> (EnvoyFilter, Vec<Reason>)
         name: name.into(),
     };
     let object = json!({ "spec": spec });
-    EnvoyFilter::read(ObjectMeta::of(&key, &object), &object).expect("the object is valid")
+    EnvoyFilter::read(ObjectMeta::from_object(&key, &object), &object).expect("the object is valid")
 }
 
 /// Returns a filter that Envoy accepts.
@@ -41,7 +41,7 @@ fn with(pointer: &str, value: Value) -> Value {
 
 /// Returns the reason for an invalid patch between two valid ones. Checks that the valid ones
 /// apply.
-fn reasons_of(bad: Value) -> String {
+fn patch_fault(bad: Value) -> String {
     let (filter, reasons) =
         read("shop", "one", &json!({ "configPatches": [patch("a"), bad, patch("b")] }));
     assert_eq!(filter.patches.len(), 2, "{bad}: {reasons:?}");
@@ -53,13 +53,13 @@ fn reasons_of(bad: Value) -> String {
 
 #[test]
 fn number_of_proxy_matches_of_an_object_is_limited() {
-    let of = |version: usize| {
+    let versioned_patch = |version: usize| {
         let mut patch = patch(&format!("f{version}"));
         patch["match"]["proxy"] = json!({ "proxyVersion": format!("^1.{version}$") });
         patch
     };
-    let mut patches: Vec<_> = (0..PROXIES_MAX + 2).map(of).collect();
-    patches.extend([of(0), patch("all")]);
+    let mut patches: Vec<_> = (0..PROXIES_MAX + 2).map(versioned_patch).collect();
+    patches.extend([versioned_patch(0), patch("all")]);
     let (filter, reasons) = read("shop", "one", &json!({ "configPatches": patches }));
     assert_eq!(
         filter.patches.len(),
@@ -166,7 +166,7 @@ fn unsupported_patch_is_left_out_with_an_alternative() {
         (json!("nothing"), "STR1076 .applyTo: "),
     ];
     for (bad, wanted) in cases {
-        let given = reasons_of(bad);
+        let given = patch_fault(bad);
         assert!(given.starts_with(wanted), "{given}");
     }
 }
@@ -262,7 +262,7 @@ fn filter_that_envoy_would_reject_is_left_out() {
         ),
     ];
     for (kind, config, wanted) in cases {
-        let given = reasons_of(configured(kind, config));
+        let given = patch_fault(configured(kind, config));
         let wanted = format!("STR1077 .patch.value.typed_config{wanted}");
         assert!(given.starts_with(&wanted), "{given}\nis not\n{wanted}");
     }
@@ -270,21 +270,25 @@ fn filter_that_envoy_would_reject_is_left_out() {
 
 #[test]
 fn typed_structs_equal_the_message_inside() {
-    let held = json!({ "max_request_bytes": 10 });
+    let config = json!({ "max_request_bytes": 10 });
     let url = "type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer";
-    let of = |name: &str| {
-        let typed = json!({ "@type": format!("type.googleapis.com/{name}"), "type_url": url, "value": held });
+    let typed_struct = |name: &str| {
+        let typed = json!({ "@type": format!("type.googleapis.com/{name}"), "type_url": url, "value": config });
         with("patch/value/typed_config", typed)
     };
-    let all = [of("udpa.type.v1.TypedStruct"), of("xds.type.v3.TypedStruct"), patch("x")];
+    let all = [
+        typed_struct("udpa.type.v1.TypedStruct"),
+        typed_struct("xds.type.v3.TypedStruct"),
+        patch("x"),
+    ];
     let (filter, reasons) = read("shop", "one", &json!({ "configPatches": all }));
     assert_eq!(reasons, []);
-    let filters: Vec<_> = filter.patches.iter().map(|patch| filter_of(&patch.what)).collect();
+    let filters: Vec<_> = filter.patches.iter().map(|patch| expect_filter(&patch.what)).collect();
     assert!(filters.iter().all(|one| *one == filters[0]), "{filters:?}");
     assert_eq!(&*filters[0].type_url, url);
 }
 
-fn filter_of(patch: &PlacedPatch) -> &PatchedFilter {
+fn expect_filter(patch: &PlacedPatch) -> &PatchedFilter {
     match patch {
         PlacedPatch::Filter(placed) => &placed.filter,
         other => panic!("{other:?} is no filter"),
@@ -357,7 +361,7 @@ fn only_valid_settings_are_merged_into_managers() {
         ),
     ];
     for (bad, wanted) in cases {
-        let given = reasons_of(bad);
+        let given = patch_fault(bad);
         assert!(given.starts_with(&wanted), "{given}");
     }
 }
@@ -424,34 +428,38 @@ fn only_valid_clusters_are_added() {
             "",
         ),
     ] {
-        let given = reasons_of(bad);
+        let given = patch_fault(bad);
         assert!(given.starts_with(&format!("STR1077 .patch.value{wanted}")), "{given}");
     }
     let mut bad = adding("", Value::Null);
     bad["patch"]["operation"] = json!("MERGE");
     assert!(
-        reasons_of(bad)
+        patch_fault(bad)
             .starts_with("STR1076 .patch.operation: \"MERGE\" is not supported for upstream")
     );
     let mut bad = adding("", Value::Null);
     bad["match"] = json!({ "cluster": { "name": "a" } });
-    assert!(reasons_of(bad).starts_with("STR1076 .match.cluster: "));
+    assert!(patch_fault(bad).starts_with("STR1076 .match.cluster: "));
 }
 
 /// Returns the names of a proxy's filters for one direction.
-fn names(filters: &EnvoyFilters, of: (&Namespace, &Selection), place: PatchPlace) -> Vec<String> {
-    let all = filters.at(of, place);
+fn names(
+    filters: &EnvoyFilters,
+    proxy: (&Namespace, &Selection),
+    place: PatchPlace,
+) -> Vec<String> {
+    let all = filters.at(proxy, place);
     all.iter()
-        .map(|(port, one)| {
+        .map(|(port, filter)| {
             let port = port.map_or(String::new(), |port| format!(":{port}"));
-            format!("{}{port}", filter_of(one).name)
+            format!("{}{port}", expect_filter(filter).name)
         })
         .collect()
 }
 
 #[test]
 fn objects_are_sorted_by_priority_root_namespace_age_and_name() {
-    let one = |name: &str, more: Value| {
+    let filter_spec = |name: &str, more: Value| {
         let mut spec = json!({ "configPatches": [patch(name)] });
         spec.as_object_mut()
             .expect("an object")
@@ -466,13 +474,13 @@ fn objects_are_sorted_by_priority_root_namespace_age_and_name() {
     };
     let root = &kind_settings().root_namespace;
     let objects = [
-        ("shop", "b", one("own-b", json!({}))),
-        ("shop", "a", one("own-a", json!({}))),
-        ("shop", "first", one("own-first", json!({ "priority": -1 }))),
-        ("shop", "web", one("own-web", web.clone())),
-        (root.as_str(), "z", one("root", json!({}))),
-        (root.as_str(), "web", one("root-web", web)),
-        (root.as_str(), "late", one("root-late", json!({ "priority": 10 }))),
+        ("shop", "b", filter_spec("own-b", json!({}))),
+        ("shop", "a", filter_spec("own-a", json!({}))),
+        ("shop", "first", filter_spec("own-first", json!({ "priority": -1 }))),
+        ("shop", "web", filter_spec("own-web", web.clone())),
+        (root.as_str(), "z", filter_spec("root", json!({}))),
+        (root.as_str(), "web", filter_spec("root-web", web)),
+        (root.as_str(), "late", filter_spec("root-late", json!({ "priority": 10 }))),
         (
             "pay",
             "in",

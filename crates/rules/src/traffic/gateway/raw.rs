@@ -87,7 +87,7 @@ impl RawServerTls {
     }
 
     /// Returns whether any field other than `httpsRedirect` is set.
-    pub(super) fn says_more_than_redirect(self) -> bool {
+    pub(super) fn has_more_than_redirect(self) -> bool {
         self != Self { https_redirect: self.https_redirect, ..Self::default() }
     }
 }

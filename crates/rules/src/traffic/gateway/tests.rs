@@ -88,8 +88,11 @@ fn invalid_host_is_left_out_alone() {
     let hosts: Vec<_> = hosts
         .map(|one| (one.namespace.as_ref().map(|one| one.to_string()), one.host.to_string()))
         .collect();
-    let of = |namespace: &str, host: &str| (Some(namespace.to_owned()), host.to_owned());
+    let in_namespace = |namespace: &str, host: &str| (Some(namespace.to_owned()), host.to_owned());
     let any = |host: &str| (None, host.to_owned());
-    assert_eq!(hosts, [of("edge", "a.com"), of("shop", "*.b.com"), any("*"), any("c")]);
+    assert_eq!(
+        hosts,
+        [in_namespace("edge", "a.com"), in_namespace("shop", "*.b.com"), any("*"), any("c")]
+    );
     assert_eq!(reasons, ["STR1010 spec.servers[0].hosts[4]", "STR1010 spec.servers[0].hosts[5]"]);
 }

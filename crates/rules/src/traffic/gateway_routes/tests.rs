@@ -22,9 +22,9 @@ fn route(
 }
 
 /// Returns the first destination of each rule, prefixed with `!` if it is not allowed.
-fn leads(service: &VirtualService) -> Vec<String> {
-    let first = |one: &HttpRule| {
-        let to = one.destinations.first()?;
+fn first_destinations(service: &VirtualService) -> Vec<String> {
+    let first = |rule: &HttpRule| {
+        let to = rule.destinations.first()?;
         let name = to.host.as_str().split('.').next()?;
         Some(format!("{}{name}", if to.invalid { "!" } else { "" }))
     };
@@ -57,7 +57,7 @@ fn most_specific_match_takes_precedence_then_the_oldest_route() {
     let exchanges = objects.take_exchanges("cluster.local");
     let [(None, Some(joined))] = &exchanges[..] else { panic!("{exchanges:?}") };
     let expected = ["e1", "e2", "l1", "l2", "m1", "m2", "h1", "h2", "p1", "p2", "a1", "a2"];
-    assert_eq!(leads(joined), expected);
+    assert_eq!(first_destinations(joined), expected);
     assert_eq!(joined.meta.created, 1, "it is as old as its oldest route");
     assert!(objects.take_exchanges("cluster.local").is_empty());
 }
@@ -88,7 +88,10 @@ fn backend_in_another_namespace_needs_a_grant() {
     objects.insert(&route(0, "shop", "web", "shop", rules));
     let now = |objects: &mut GatewayRouteObjects| {
         let exchanges = objects.take_exchanges("cluster.local");
-        exchanges.iter().filter_map(|one| one.1.as_deref().map(leads)).collect::<Vec<_>>()
+        exchanges
+            .iter()
+            .filter_map(|one| one.1.as_deref().map(first_destinations))
+            .collect::<Vec<_>>()
     };
     assert_eq!(now(&mut objects), [["!api"]]);
     let meta = ObjectMeta { created: 0, name: "g".into(), namespace: "ops".into() };
@@ -110,15 +113,15 @@ fn services_of_a_namespace_with_a_route_are_distinguished_by_address() {
     let consumer = route(0, "client", "consumer", "ops", &format!("[{{{}}}]", backend("own")));
     objects.insert(&producer);
     objects.insert(&consumer);
-    let told = |objects: &mut GatewayRouteObjects| {
+    let by_address = |objects: &mut GatewayRouteObjects| {
         objects.take_exchanges("cluster.local");
         let addressed = objects.addressed("cluster.local");
         let pairs = [("shop", "client"), ("shop", "any"), ("ops", "client"), ("ops", "any")];
         pairs.map(|(namespace, clients)| addressed.contains(&namespace.into(), &clients.into()))
     };
-    assert_eq!(told(&mut objects), [true, true, true, false]);
+    assert_eq!(by_address(&mut objects), [true, true, true, false]);
     objects.remove(&producer);
-    assert_eq!(told(&mut objects), [false, false, true, false]);
+    assert_eq!(by_address(&mut objects), [false, false, true, false]);
     objects.remove(&consumer);
-    assert_eq!(told(&mut objects), [false; 4]);
+    assert_eq!(by_address(&mut objects), [false; 4]);
 }

@@ -31,26 +31,26 @@ fn merged_text(gateways: &[Arc<Gateway>]) -> (Vec<String>, Vec<String>) {
 /// namespace `edge`.
 fn merged_in(scope: GatewayScope, gateways: &[Arc<Gateway>]) -> (Vec<String>, Vec<String>) {
     let mut objects = GatewayObjects::default();
-    let mut all = Gateways::of(scope);
+    let mut all = Gateways::empty(scope);
     for gateway in gateways {
         objects.insert(Arc::clone(gateway), &mut all, &mut TrafficChanges::default());
     }
     let labels = [("app".into(), "gw".into()), ("x".into(), "y".into())].into_iter().collect();
-    let hosts = |of: &PlacedServer<'_>| {
-        let hosts: Vec<_> = of.hosts.iter().map(|one| one.host.to_string()).collect();
-        format!("{}={}", of.gateway.meta.name, hosts.join(","))
+    let hosts = |server: &PlacedServer<'_>| {
+        let hosts: Vec<_> = server.hosts.iter().map(|one| one.host.to_string()).collect();
+        format!("{}={}", server.gateway.meta.name, hosts.join(","))
     };
     let text = |port: &GatewayPort<'_>| {
-        let of = |kind: &str, all: &[PlacedServer<'_>]| {
+        let listed = |kind: &str, all: &[PlacedServer<'_>]| {
             all.iter().map(|one| format!(" {kind} {}", hosts(one))).collect::<String>()
         };
         let tcp: Vec<_> = port.tcp.iter().cloned().collect();
         format!(
             "{}:{}{}{}",
             port.number,
-            of("http", &port.http),
-            of("tcp", &tcp),
-            of("tls", &port.tls)
+            listed("http", &port.http),
+            listed("tcp", &tcp),
+            listed("tls", &port.tls)
         )
     };
     let ports = merged(all.selecting(&"edge".into(), &labels), Some).iter().map(text).collect();
@@ -101,7 +101,7 @@ fn scoped_gateways_do_not_affect_proxies_of_other_namespaces() {
 
 #[test]
 fn rules_without_a_matching_server_have_a_reason() {
-    let mut all = Gateways::of(GatewayScope::AnyNamespace);
+    let mut all = Gateways::empty(GatewayScope::AnyNamespace);
     let passthrough = json!({
         "port": { "number": 444, "name": "tls", "protocol": "TLS" }, "hosts": ["a.example"],
         "tls": { "mode": "PASSTHROUGH" },
@@ -110,14 +110,14 @@ fn rules_without_a_matching_server_have_a_reason() {
         "port": { "number": 445, "name": "tls", "protocol": "TLS" }, "hosts": ["a.example"],
         "tls": { "mode": "SIMPLE", "credentialName": "cert" },
     });
-    for one in [
+    for added in [
         gateway(0, "plain", &json!([http(80, "a.example")])),
         gateway(0, "ends", &json!([https(443, &["a.example"])])),
         gateway(0, "passes", &json!([passthrough])),
         gateway(0, "bytes", &json!([tcp(9000)])),
         gateway(0, "opens", &json!([ended])),
     ] {
-        GatewayObjects::default().insert(one, &mut all, &mut TrafficChanges::default());
+        GatewayObjects::default().insert(added, &mut all, &mut TrafficChanges::default());
     }
     let to = "route: [{destination: {host: a.example}}]";
     let judged = |gateways: &str, rules: &str| {
@@ -150,16 +150,16 @@ fn rules_without_a_matching_server_have_a_reason() {
         assert_eq!(judged(gateways, list), protocol(path), "{gateways} {list}");
     }
     // The port or the gateways do not match.
-    let of = |list: &str, matches: &str| format!("{list}: [{{match: [{matches}], {to}}}]");
+    let list_spec = |list: &str, matches: &str| format!("{list}: [{{match: [{matches}], {to}}}]");
     for (list, names) in [("http", ""), ("tls", "sniHosts: [a.example], "), ("tcp", "")] {
         let gateway = match list {
             "http" => "[ends]",
             "tls" => "[passes]",
             _ => "[bytes]",
         };
-        let port = judged(gateway, &of(list, &format!("{{{names}port: 81}}")));
+        let port = judged(gateway, &list_spec(list, &format!("{{{names}port: 81}}")));
         assert_eq!(port, [format!("{} spec.{list}[0].match[0].port", codes::TRAFFIC_PORT.id)]);
-        let other = judged(gateway, &of(list, &format!("{{{names}gateways: [other]}}")));
+        let other = judged(gateway, &list_spec(list, &format!("{{{names}gateways: [other]}}")));
         assert_eq!(other, [format!("STR1012 spec.{list}[0].match[0].gateways")]);
     }
     // The rules apply at some server.
@@ -175,8 +175,8 @@ fn rules_without_a_matching_server_have_a_reason() {
     ] {
         assert_eq!(judged(gateways, list), [""; 0], "{gateways} {list}");
     }
-    let matched = of("http", "{port: 443}, {gateways: [plain]}, {port: 80}");
+    let matched = list_spec("http", "{port: 443}, {gateways: [plain]}, {port: 80}");
     assert_eq!(judged("[plain, ends]", &matched), [""; 0]);
-    let matched = of("http", "{port: 443, gateways: [plain]}");
+    let matched = list_spec("http", "{port: 443, gateways: [plain]}");
     assert_eq!(judged("[plain, ends]", &matched).len(), 1);
 }

@@ -66,7 +66,7 @@ const HOST: &str = "web.shop.svc.cluster.local";
 #[test]
 fn equal_parts_of_rules_are_shared() {
     let subset = |name: &str| json!({"name": name, "labels": {"version": name}});
-    let of_rule = |host: &str, connections: u32| {
+    let rule_spec = |host: &str, connections: u32| {
         let policy = json!({"connectionPool": {"tcp": {"maxConnections": connections}}});
         json!({"host": host, "trafficPolicy": policy, "subsets": [subset("v1"), subset("v2")]})
     };
@@ -80,13 +80,13 @@ fn equal_parts_of_rules_are_shared() {
     };
     let host = |name: &str| HostPattern::parse(name, "shop", "cluster.local").expect("a host");
     let found = |index: &TrafficIndex, name: &str| {
-        let rule = index.traffic.destination_rules.of_pattern(&host(name))[0].clone();
+        let rule = index.traffic.destination_rules.for_pattern(&host(name))[0].clone();
         let client = Namespace::from("shop");
-        let all = index.traffic.virtual_services.of_pattern(&host(name), &client);
+        let all = index.traffic.virtual_services.for_pattern(&host(name), &client);
         let http = Arc::clone(&all.into_iter().next().expect("it exists").http.rules);
         (rule, http)
     };
-    let alike = |index: &TrafficIndex| {
+    let shared = |index: &TrafficIndex| {
         let ((rule, http), (other, others)) = (found(index, "web"), found(index, "api"));
         let policies = [&rule, &other].map(|one| one.policy.as_ref().expect("it has one"));
         let subsets = [&http, &others].map(|one| &one[0].destinations[0].subset);
@@ -98,14 +98,14 @@ fn equal_parts_of_rules_are_shared() {
         ]
     };
     let mut index = index();
-    let [web, web_routes] = [rule("shop", "web", 0, of_rule("web", 7)), routed("web", "/a")];
-    let api = [rule("shop", "api", 0, of_rule("api", 7)), routed("api", "/a")];
+    let [web, web_routes] = [rule("shop", "web", 0, rule_spec("web", 7)), routed("web", "/a")];
+    let api = [rule("shop", "api", 0, rule_spec("api", 7)), routed("api", "/a")];
     index.apply(&all(&[&[web.clone(), web_routes.clone()][..], &api].concat()));
-    assert_eq!(alike(&index), [true; 4]);
+    assert_eq!(shared(&index), [true; 4]);
     // Editing one rule leaves the other unchanged.
-    let api = [rule("shop", "api", 0, of_rule("api", 8)), routed("api", "/b")];
+    let api = [rule("shop", "api", 0, rule_spec("api", 8)), routed("api", "/b")];
     index.apply(&all(&[&[web, web_routes][..], &api].concat()));
-    assert_eq!(alike(&index), [false, true, false, true]);
+    assert_eq!(shared(&index), [false, true, false, true]);
     let limits = |name: &str| {
         let pool = found(&index, name).0.policy.as_ref()?.groups.connection_pool.clone();
         pool?.max_connections
@@ -248,9 +248,9 @@ fn object_that_violates_its_schema_keeps_its_last_valid_version() {
     // Without a valid version, the object is treated as absent, unless it requires TLS: see the
     // test below.
     let bad = rule("shop", "own", 0, json!({"host": "web", "subsets": 1}));
-    let mut anew = TrafficIndex::new(kind_settings());
-    anew.apply(&all(&[bad]));
-    assert!(in_force(&anew, "client", HOST, "shop").is_empty());
+    let mut fresh = TrafficIndex::new(kind_settings());
+    fresh.apply(&all(&[bad]));
+    assert!(in_force(&fresh, "client", HOST, "shop").is_empty());
 }
 
 #[test]
@@ -265,10 +265,10 @@ fn object_with_an_error_keeps_its_last_valid_version() {
         ] });
         Arc::new(object)
     };
-    let led = |index: &TrafficIndex| {
+    let destinations = |index: &TrafficIndex| {
         let host = HostPattern::parse(HOST, "shop", "cluster.local").expect("a host");
         let services = &index.traffic.virtual_services;
-        let routed = services.of_host(&host, &"shop".into()).flatten().next().expect("an object");
+        let routed = services.for_host(&host, &"shop".into()).flatten().next().expect("an object");
         let rules = routed.http.chosen("mesh", &"shop".into(), &Selection::default(), 80);
         let first = |(_, rule, _): &(_, &HttpRule, _)| {
             rule.destinations[0].host.as_str().split('.').next().expect("a name").to_owned()
@@ -279,7 +279,7 @@ fn object_with_an_error_keeps_its_last_valid_version() {
     let mut index = index();
     index.apply(&all(std::slice::from_ref(&good)));
     assert!(index.apply(&all(std::slice::from_ref(&bad))).is_none());
-    assert_eq!(led(&index), ["canary", "web"]);
+    assert_eq!(destinations(&index), ["canary", "web"]);
     let state = &index.reports().values().next().expect("one object").state;
     assert!(state.refused && state.is_last_good);
     assert_eq!(state.reasons[0].code.id, "STR1022");
@@ -289,20 +289,20 @@ fn object_with_an_error_keeps_its_last_valid_version() {
     let mut restarted = TrafficIndex::new(kind_settings());
     restarted.remember(&all(std::slice::from_ref(&good)));
     restarted.apply(&all(std::slice::from_ref(&bad)));
-    assert_eq!(led(&restarted), ["canary", "web"]);
+    assert_eq!(destinations(&restarted), ["canary", "web"]);
     // The valid version survives a change of the mesh settings.
     restarted.set(KindSettings { root_namespace: "other".into(), ..kind_settings() });
-    assert_eq!(led(&restarted), ["canary", "web"]);
+    assert_eq!(destinations(&restarted), ["canary", "web"]);
     // Without a valid version, only the rule is left out. A version with an error never becomes the
     // last valid one.
     let mut fresh = self::index();
     fresh.apply(&all(std::slice::from_ref(&bad)));
-    assert_eq!(led(&fresh), ["web"]);
+    assert_eq!(destinations(&fresh), ["web"]);
     fresh.apply(&all(&[service("(?=", "other")]));
     let state = &fresh.reports().values().next().expect("one object").state;
     assert!(!state.refused && !state.is_last_good, "{state:?}");
     fresh.apply(&all(std::slice::from_ref(&good)));
-    assert_eq!(led(&fresh), ["canary", "web"]);
+    assert_eq!(destinations(&fresh), ["canary", "web"]);
 }
 
 #[test]
@@ -368,9 +368,9 @@ fn parts_of_a_policy_without_an_effect_have_a_reason() {
         let spec = json!({ "host": "web", "trafficPolicy": policy });
         index.apply(&all(&[rule("shop", "own", 0, spec)]));
         let state = &index.reports().values().next().expect("one object").state;
-        let told: Vec<_> =
+        let reported: Vec<_> =
             state.reasons.iter().map(|one| format!("{} {}", one.code.id, one.path)).collect();
-        assert_eq!(told, [expected], "{policy}");
+        assert_eq!(reported, [expected], "{policy}");
         assert!(!state.refused);
     }
 }
@@ -403,7 +403,7 @@ fn remembered_version_is_used_only_as_the_last_valid_version() {
 /// any name.
 #[test]
 fn tls_without_verified_names_or_with_relative_files_is_reported() {
-    let of = |tls: Value| {
+    let reported = |tls: Value| {
         let mut index = index();
         let spec = json!({ "host": "web", "trafficPolicy": { "tls": tls } });
         index.apply(&all(&[rule("shop", "own", 0, spec)]));
@@ -417,20 +417,20 @@ fn tls_without_verified_names_or_with_relative_files_is_reported() {
     let names = "STR1013 spec.trafficPolicy.tls.subjectAltNames".to_owned();
     let unverified =
         json!({ "mode": "SIMPLE", "insecureSkipVerify": true, "subjectAltNames": ["a"] });
-    assert_eq!(of(unverified.clone()), (names, false));
+    assert_eq!(reported(unverified.clone()), (names, false));
     for (field, value) in [("subjectAltNames", json!([])), ("insecureSkipVerify", json!(false))] {
         let mut tls = unverified.clone();
         tls[field] = value;
-        assert_eq!(of(tls), (String::new(), false), "{field}");
+        assert_eq!(reported(tls), (String::new(), false), "{field}");
     }
     let files = json!({
         "mode": "MUTUAL", "clientCertificate": "/c", "privateKey": "/k", "caCertificates": "/r", "caCrl": "/l",
     });
-    assert_eq!(of(files.clone()), (String::new(), false));
+    assert_eq!(reported(files.clone()), (String::new(), false));
     for field in ["clientCertificate", "privateKey", "caCertificates", "caCrl"] {
         let mut tls = files.clone();
         tls[field] = "cert.pem".into();
-        assert_eq!(of(tls), (format!("STR1009 spec.trafficPolicy.tls.{field}"), true));
+        assert_eq!(reported(tls), (format!("STR1009 spec.trafficPolicy.tls.{field}"), true));
     }
 }
 
@@ -439,12 +439,12 @@ fn invalid_object_that_requires_tls_makes_its_host_unreachable() {
     let simple =
         json!({"tls": {"mode": "SIMPLE"}, "connectionPool": {"tcp": {"maxConnections": "x"}}});
     let unknown = json!({"tls": {"mode": "TSL"}});
-    let of_port = json!({"portLevelSettings": [{"port": {"number": 1}, "tls": {"mode": "TSL"}}]});
+    let at_port = json!({"portLevelSettings": [{"port": {"number": 1}, "tls": {"mode": "TSL"}}]});
     let plain = json!({"tls": {"mode": "DISABLE"}, "connectionPool": 1});
     let cases = [
         (json!({"host": "web", "trafficPolicy": simple}), true),
         (json!({"host": "web", "trafficPolicy": unknown}), true),
-        (json!({"host": "web", "trafficPolicy": of_port}), true),
+        (json!({"host": "web", "trafficPolicy": at_port}), true),
         (json!({"host": "web", "subsets": [{"name": "a", "trafficPolicy": unknown}]}), true),
         (json!({"host": "web", "trafficPolicy": plain}), false),
         (json!({"host": "web", "trafficPolicy": {"tls": null, "connectionPool": 1}}), false),
@@ -530,9 +530,9 @@ fn result_of_a_history_equals_the_result_of_its_last_state() {
             let now: Vec<_> = objects.values().cloned().collect();
             index.apply(&all(&now));
         }
-        let mut anew = TrafficIndex::new(kind_settings());
-        anew.apply(&all(&objects.values().cloned().collect::<Vec<_>>()));
-        let mut fresh = anew.traffic.clone();
+        let mut rebuilt = TrafficIndex::new(kind_settings());
+        rebuilt.apply(&all(&objects.values().cloned().collect::<Vec<_>>()));
+        let mut fresh = rebuilt.traffic.clone();
         if objects.is_empty() {
             fresh.clone_from(&index.traffic);
             assert!(index.traffic.destination_rules.hosts().next().is_none());
@@ -546,7 +546,7 @@ fn result_of_a_history_equals_the_result_of_its_last_state() {
 #[test]
 fn following_index_equals_the_followed_index() {
     let mut random = StdRng::seed_from_u64(11);
-    let objects_of = |random: &mut StdRng, name: &'static str| {
+    let random_object = |random: &mut StdRng, name: &'static str| {
         let host = pick(random, &["web", "*.local", "a*b"]);
         let timeout = pick(random, &["3s", "4s", "soon"]);
         let route = json!([{"destination": {"host": "web"}}]);
@@ -561,7 +561,7 @@ fn following_index_equals_the_followed_index() {
         object["kind"] = json!(kind);
         Arc::new(object)
     };
-    let (mut refused, mut kept) = (0, 0);
+    let (mut refused, mut retained) = (0, 0);
     for _ in 0..100 {
         let (mut index, mut follower) = (index(), TrafficIndex::new(kind_settings()));
         // One object of each kind always exists.
@@ -571,7 +571,7 @@ fn following_index_equals_the_followed_index() {
         let mut objects = all(&[rule("b", "rule", 0, json!({"host": "web"})), Arc::new(scope)]);
         for _ in 0..random.random_range(1..25) {
             let name = pick(&mut random, &["x", "y", "z"]);
-            let object = objects_of(&mut random, name);
+            let object = random_object(&mut random, name);
             let key = ObjectKey::of(&object).expect("a key");
             match random.random_ratio(1, 4) {
                 true => _ = objects.remove(&key),
@@ -582,7 +582,7 @@ fn following_index_equals_the_followed_index() {
                 follower.follow(&objects, index.reports());
                 assert_eq!(follower.traffic, index.traffic);
                 let mut tried = objects.clone();
-                let object = objects_of(&mut random, "x");
+                let object = random_object(&mut random, "x");
                 tried.insert(ObjectKey::of(&object).expect("a key"), object);
                 follower.apply(&tried);
             }
@@ -594,8 +594,8 @@ fn following_index_equals_the_followed_index() {
         for (key, report) in &follower.reports {
             assert_eq!(report.state, index.reports[key].state, "{key}");
             refused += usize::from(report.state.refused);
-            kept += usize::from(report.state.is_last_good);
+            retained += usize::from(report.state.is_last_good);
         }
     }
-    assert!(refused > 10 && kept > 10, "the histories say little: {refused} {kept}");
+    assert!(refused > 10 && retained > 10, "the histories say little: {refused} {retained}");
 }

@@ -55,12 +55,15 @@ fn backend_is_a_service_with_a_port_number_or_name() {
         (to, reasons.first().map(|reason| reason.path.clone()))
     };
     let host = || "web.shop.svc.cluster.local".to_owned();
-    let of = |port: Value| rule(json!({ "service": { "name": "web", "port": port } }));
-    assert_eq!(of(json!({ "number": 80 })), (Some((host(), Some(80), String::new())), None));
-    assert_eq!(of(json!({ "name": "http" })), (Some((host(), None, "http".to_owned())), None));
+    let with_port = |port: Value| rule(json!({ "service": { "name": "web", "port": port } }));
+    assert_eq!(with_port(json!({ "number": 80 })), (Some((host(), Some(80), String::new())), None));
+    assert_eq!(
+        with_port(json!({ "name": "http" })),
+        (Some((host(), None, "http".to_owned())), None)
+    );
     let lost = |path: &str| (None, Some(format!("spec.defaultBackend{path}")));
-    assert_eq!(of(json!({})), lost(".service.port"));
-    assert_eq!(of(json!({ "number": 65536 })), lost(".service.port"));
+    assert_eq!(with_port(json!({})), lost(".service.port"));
+    assert_eq!(with_port(json!({ "number": 65536 })), lost(".service.port"));
     assert_eq!(rule(json!({ "service": { "port": { "number": 80 } } })), lost(".service.name"));
     assert_eq!(rule(json!({ "resource": { "kind": "Bucket", "name": "b" } })), lost(""));
 }
@@ -91,7 +94,7 @@ fn invalid_part_is_left_out_and_reported() {
 
 #[test]
 fn parameters_of_the_class_of_the_mesh_are_reported() {
-    let reasons_of = |controller: &str, spec: &Value| {
+    let class_reasons = |controller: &str, spec: &Value| {
         let mut spec = spec.clone();
         spec["controller"] = json!(controller);
         let meta = ObjectMeta { created: 0, name: "mesh".into(), namespace: "".into() };
@@ -100,9 +103,9 @@ fn parameters_of_the_class_of_the_mesh_are_reported() {
     };
     let parameters = json!({ "parameters": { "kind": "Settings", "name": "a" } });
     let expected = [(&codes::TRAFFIC_UNSUPPORTED, "spec.parameters".to_owned())];
-    assert_eq!(reasons_of(INGRESS_CONTROLLER, &parameters), expected);
-    assert_eq!(reasons_of(INGRESS_CONTROLLER, &json!({})), []);
-    assert_eq!(reasons_of("example.com/other", &parameters), []);
+    assert_eq!(class_reasons(INGRESS_CONTROLLER, &parameters), expected);
+    assert_eq!(class_reasons(INGRESS_CONTROLLER, &json!({})), []);
+    assert_eq!(class_reasons("example.com/other", &parameters), []);
 }
 
 #[test]
@@ -118,23 +121,23 @@ fn only_ingresses_of_the_class_of_the_mesh_apply() {
     let default = class("young", 2, INGRESS_CONTROLLER, true);
     let annotated = |name: &str| json!({ CLASS_ANNOTATION: name });
     let named = |name: &str| json!({ "ingressClassName": name });
-    let none = json!({});
+    let unnamed = json!({});
     let mode = |mode| IngressSettings { mode, ..IngressSettings::default() };
     let strict = mode(IngressMode::Strict);
     for (spec, annotations, classes, settings, is_followed) in [
-        (&none, annotated("istio"), vec![], &strict, true),
-        (&none, annotated("other"), vec![], &strict, false),
+        (&unnamed, annotated("istio"), vec![], &strict, true),
+        (&unnamed, annotated("other"), vec![], &strict, false),
         // The annotation takes precedence.
         (&named("other"), annotated("istio"), vec![&other], &strict, true),
-        (&named("own"), none.clone(), vec![&other, &own], &strict, true),
-        (&named("other"), none.clone(), vec![&other, &own], &strict, false),
-        (&named("absent"), none.clone(), vec![&own], &strict, false),
-        (&none, none.clone(), vec![&own], &strict, false),
-        (&none, none.clone(), vec![&old_default, &default], &strict, true),
-        (&none, none.clone(), vec![&old_default, &own], &strict, false),
-        (&none, none.clone(), vec![&old_default], &mode(IngressMode::Default), true),
-        (&named("other"), none.clone(), vec![&other], &mode(IngressMode::Default), false),
-        (&none, annotated("istio"), vec![&default], &mode(IngressMode::Off), false),
+        (&named("own"), unnamed.clone(), vec![&other, &own], &strict, true),
+        (&named("other"), unnamed.clone(), vec![&other, &own], &strict, false),
+        (&named("absent"), unnamed.clone(), vec![&own], &strict, false),
+        (&unnamed, unnamed.clone(), vec![&own], &strict, false),
+        (&unnamed, unnamed.clone(), vec![&old_default, &default], &strict, true),
+        (&unnamed, unnamed.clone(), vec![&old_default, &own], &strict, false),
+        (&unnamed, unnamed.clone(), vec![&old_default], &mode(IngressMode::Default), true),
+        (&named("other"), unnamed.clone(), vec![&other], &mode(IngressMode::Default), false),
+        (&unnamed, annotated("istio"), vec![&default], &mode(IngressMode::Off), false),
     ] {
         let (read, _) = ingress(spec, &annotations);
         let followed = read.is_followed(classes.iter().copied(), settings);
@@ -144,7 +147,7 @@ fn only_ingresses_of_the_class_of_the_mesh_apply() {
 
 #[test]
 fn wildcard_host_of_an_ingress_is_reported_to_match_several_labels() {
-    let reasons_of = |host: &str| {
+    let host_reasons = |host: &str| {
         let backend = json!({ "service": { "name": "web", "port": { "number": 80 } } });
         let paths = json!([{ "pathType": "Prefix", "path": "/", "backend": backend }]);
         let spec = json!({ "rules": [{ "host": host, "http": { "paths": paths } }] });
@@ -152,6 +155,6 @@ fn wildcard_host_of_an_ingress_is_reported_to_match_several_labels() {
         reasons.into_iter().map(|one| (one.code, one.path, one.is_lost)).collect::<Vec<_>>()
     };
     let expected = (&codes::INGRESS_WILDCARD, "spec.rules[0].host".to_owned(), false);
-    assert_eq!(reasons_of("*.shop.example"), [expected]);
-    assert!(reasons_of("shop.example").is_empty() && reasons_of("").is_empty());
+    assert_eq!(host_reasons("*.shop.example"), [expected]);
+    assert!(host_reasons("shop.example").is_empty() && host_reasons("").is_empty());
 }

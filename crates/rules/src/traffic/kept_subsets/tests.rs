@@ -15,7 +15,7 @@ const HOST: &str = "web.shop.svc.cluster.local";
 struct Edited {
     objects: Vec<Arc<Value>>,
     index: TrafficIndex,
-    kept: KeptSubsets,
+    retained: RetainedSubsets,
     /// Subsets with new routes from the last edit that proxies do not have yet.
     missed: MissedSubsets,
 }
@@ -26,7 +26,7 @@ impl Edited {
         Self {
             objects: Vec::new(),
             index,
-            kept: KeptSubsets::default(),
+            retained: RetainedSubsets::default(),
             missed: MissedSubsets::default(),
         }
     }
@@ -34,15 +34,15 @@ impl Edited {
     /// Sets or removes an object of `shop`. Returns the hosts of subsets that are not retained any
     /// more.
     fn edit(&mut self, kind: &str, name: &str, spec: Option<Value>) -> Vec<String> {
-        let Some(given) = self.said(kind, name, spec) else { return Vec::new() };
-        self.missed = self.kept.missed(&given, target);
-        let gone = self.kept.take(given, target);
-        self.kept.published();
+        let Some(given) = self.apply_edit(kind, name, spec) else { return Vec::new() };
+        self.missed = self.retained.missed(&given, target);
+        let gone = self.retained.take(given, target);
+        self.retained.published();
         gone.iter().map(|rule| rule.host.to_string()).collect()
     }
 
     /// Returns the configuration after an edit; `None` if it does not change.
-    fn said(&mut self, kind: &str, name: &str, spec: Option<Value>) -> Option<Arc<Traffic>> {
+    fn apply_edit(&mut self, kind: &str, name: &str, spec: Option<Value>) -> Option<Arc<Traffic>> {
         self.objects.retain(|one| one["kind"] != kind || one["metadata"]["name"] != name);
         self.objects.extend(spec.map(|spec| {
             Arc::new(json!({
@@ -55,8 +55,8 @@ impl Edited {
     }
 
     fn rule(&mut self, name: &str, host: &str, subsets: &[&str], more: Value) -> Vec<String> {
-        let of = |name: &&str| json!({ "name": name, "labels": { "version": name } });
-        let subsets: Vec<_> = subsets.iter().map(of).collect();
+        let with_label = |name: &&str| json!({ "name": name, "labels": { "version": name } });
+        let subsets: Vec<_> = subsets.iter().map(with_label).collect();
         let mut spec = json!({ "host": host, "subsets": subsets });
         more.as_object().expect("an object").iter().for_each(|(key, value)| {
             spec[key] = value.clone();
@@ -77,13 +77,13 @@ impl Edited {
 
     /// Returns the subsets for clients of a namespace. Retained ones have the suffix `*`.
     fn subsets_in(&self, namespace: &str) -> Vec<String> {
-        let traffic = self.kept.in_force("cluster.local");
+        let traffic = self.retained.in_force("cluster.local");
         let rules = traffic.destination_rules.of(HOST);
         let namespace = &namespace.into();
         let client = RuleClient { namespace, selection: &Selection::default() };
         let rule = rules.rule(client, &"shop".into());
         let all = rule.into_iter().flat_map(|rule| rule.subsets.iter());
-        all.map(|(name, one)| format!("{name}{}", if one.is_kept { "*" } else { "" })).collect()
+        all.map(|(name, one)| format!("{name}{}", if one.is_retained { "*" } else { "" })).collect()
     }
 
     fn subsets(&self) -> Vec<String> {
@@ -109,8 +109,8 @@ fn removed_subset_with_a_route_is_retained_for_a_limited_time() {
     mesh.rule("web", "web", &["v1", "v2"], nothing());
     mesh.rule("web", "web", &[], nothing());
     assert_eq!(mesh.subsets(), ["v2*"], "no rule routes to v1");
-    assert!(mesh.kept.expire(start).is_empty());
-    assert_eq!(mesh.kept.due(), Some(start + KEPT_FOR));
+    assert!(mesh.retained.expire(start).is_empty());
+    assert_eq!(mesh.retained.due(), Some(start + KEPT_FOR));
     // Other edits do not change its deadline.
     mesh.rule(
         "web",
@@ -119,11 +119,11 @@ fn removed_subset_with_a_route_is_retained_for_a_limited_time() {
         json!({ "trafficPolicy": { "loadBalancer": { "simple": "RANDOM" } } }),
     );
     mesh.rule("other", "elsewhere", &["v2"], nothing());
-    assert!(mesh.kept.expire(start + KEPT_FOR / 2).is_empty());
+    assert!(mesh.retained.expire(start + KEPT_FOR / 2).is_empty());
     assert_eq!(mesh.subsets(), ["v2*", "v3"]);
-    let gone = mesh.kept.expire(start + KEPT_FOR);
+    let gone = mesh.retained.expire(start + KEPT_FOR);
     assert_eq!(gone.iter().map(|rule| rule.host.to_string()).collect::<Vec<_>>(), [HOST]);
-    assert_eq!((mesh.subsets(), mesh.kept.due()), (vec!["v3".to_owned()], None));
+    assert_eq!((mesh.subsets(), mesh.retained.due()), (vec!["v3".to_owned()], None));
 }
 
 /// Proxies and gateways update at different times.
@@ -135,21 +135,21 @@ fn removed_subset_expires_soon_after_its_last_route() {
     mesh.rule("web", "web", &["v1"], nothing());
     assert_eq!(mesh.subsets(), ["v1", "v2*"]);
     let start = Instant::now();
-    assert!(mesh.kept.expire(start).is_empty());
+    assert!(mesh.retained.expire(start).is_empty());
     assert!(mesh.lead("web", "v1").is_empty());
-    assert!(mesh.kept.expire(start).is_empty());
-    assert_eq!(mesh.kept.due(), Some(start + LEFT_FOR), "only the short time remains");
+    assert!(mesh.retained.expire(start).is_empty());
+    assert_eq!(mesh.retained.due(), Some(start + LEFT_FOR), "only the short time remains");
     assert_eq!(mesh.subsets(), ["v1", "v2*"]);
     // A new route restores the full time, and removing it starts the short time again.
     mesh.lead("web", "v2");
-    assert!(mesh.kept.expire(start + LEFT_FOR).is_empty());
-    let left = start + 2 * LEFT_FOR;
-    assert!(mesh.kept.expire(left).is_empty());
-    assert_eq!(mesh.kept.due(), Some(start + LEFT_FOR + KEPT_FOR));
+    assert!(mesh.retained.expire(start + LEFT_FOR).is_empty());
+    let later = start + 2 * LEFT_FOR;
+    assert!(mesh.retained.expire(later).is_empty());
+    assert_eq!(mesh.retained.due(), Some(start + LEFT_FOR + KEPT_FOR));
     mesh.lead("web", "v1");
-    assert!(mesh.kept.expire(left).is_empty());
-    assert_eq!(mesh.kept.expire(left + LEFT_FOR).len(), 1);
-    assert_eq!((mesh.subsets(), mesh.kept.due()), (vec!["v1".to_owned()], None));
+    assert!(mesh.retained.expire(later).is_empty());
+    assert_eq!(mesh.retained.expire(later + LEFT_FOR).len(), 1);
+    assert_eq!((mesh.subsets(), mesh.retained.due()), (vec!["v1".to_owned()], None));
     // Too late: the subset expired before the new route.
     assert!(mesh.lead("web", "v2").is_empty());
     assert_eq!(mesh.subsets(), ["v1"]);
@@ -167,23 +167,23 @@ fn only_recently_routed_subsets_are_retained() {
             json!({ "hosts": ["x"], "gateways": gateways, "http": [{ "route": to }] })
         };
         mesh.edit("VirtualService", "x", Some(to("v2")));
-        mesh.kept.expire(start);
+        mesh.retained.expire(start);
         mesh.edit("VirtualService", "x", Some(to("v1")));
         mesh.rule("web", "web", &["v1"], nothing());
         assert_eq!(mesh.subsets(), ["v1", "v2*"], "no rule routed to v3");
-        assert!(mesh.kept.expire(start).is_empty());
-        assert_eq!(mesh.kept.expire(start + LEFT_FOR).len(), 1);
-        assert_eq!((mesh.subsets(), mesh.kept.due()), (vec!["v1".to_owned()], None));
+        assert!(mesh.retained.expire(start).is_empty());
+        assert_eq!(mesh.retained.expire(start + LEFT_FOR).len(), 1);
+        assert_eq!((mesh.subsets(), mesh.retained.due()), (vec!["v1".to_owned()], None));
 
         // Later, the subset is treated as if it never had a route.
         mesh.rule("web", "web", &["v1", "v2"], nothing());
         mesh.edit("VirtualService", "x", Some(to("v2")));
         mesh.edit("VirtualService", "x", Some(to("v1")));
-        mesh.kept.expire(start);
-        assert_eq!(mesh.kept.due(), Some(start + LEFT_FOR));
-        mesh.kept.expire(start + LEFT_FOR);
+        mesh.retained.expire(start);
+        assert_eq!(mesh.retained.due(), Some(start + LEFT_FOR));
+        mesh.retained.expire(start + LEFT_FOR);
         mesh.rule("web", "web", &["v1"], nothing());
-        assert_eq!((mesh.subsets(), mesh.kept.due()), (vec!["v1".to_owned()], None));
+        assert_eq!((mesh.subsets(), mesh.retained.due()), (vec!["v1".to_owned()], None));
     }
 }
 
@@ -231,28 +231,28 @@ fn subsets_of_new_rules_are_active_before_the_rules() {
         Some(json!({ "hosts": ["x"], "http": [{ "route": to }] }))
     };
     // The rule and the route arrive at the same time.
-    mesh.said("DestinationRule", "web", rule(json!([{ "name": "v2" }, { "name": "v3" }])));
-    let then = mesh.said("VirtualService", "x", lead("v2")).expect("it differs");
-    let missed = mesh.kept.missed(&then, target);
+    mesh.apply_edit("DestinationRule", "web", rule(json!([{ "name": "v2" }, { "name": "v3" }])));
+    let then = mesh.apply_edit("VirtualService", "x", lead("v2")).expect("it differs");
+    let missed = mesh.retained.missed(&then, target);
     assert!(!missed.is_unknown && !missed.is_unpublished);
-    assert_eq!(mesh.kept.put_ahead(missed), [HostPattern::Exact(HOST.into())].into());
+    assert_eq!(mesh.retained.put_ahead(missed), [HostPattern::Exact(HOST.into())].into());
     assert_eq!(mesh.subsets(), ["v1", "v2*"]);
     // The route waits until a version contains the subset.
-    assert!(mesh.kept.missed(&then, target).is_unpublished);
-    mesh.kept.published();
-    let missed = mesh.kept.missed(&then, target);
+    assert!(mesh.retained.missed(&then, target).is_unpublished);
+    mesh.retained.published();
+    let missed = mesh.retained.missed(&then, target);
     assert!(!missed.is_unknown && !missed.is_unpublished);
-    assert!(mesh.kept.put_ahead(missed).is_empty());
-    mesh.kept.take(then, target);
+    assert!(mesh.retained.put_ahead(missed).is_empty());
+    mesh.retained.take(then, target);
     assert_eq!(mesh.subsets(), ["v1*", "v2", "v3"], "v1 lost its last route recently");
 
     // The route arrives directly after the rule.
-    let given = mesh.said("DestinationRule", "web", rule(json!([{ "name": "v4" }])));
-    mesh.kept.take(given.expect("it differs"), target);
-    let then = mesh.said("VirtualService", "x", lead("v4")).expect("it differs");
-    assert!(mesh.kept.missed(&then, target).is_unpublished);
-    mesh.kept.published();
-    assert!(!mesh.kept.missed(&then, target).is_unpublished);
+    let given = mesh.apply_edit("DestinationRule", "web", rule(json!([{ "name": "v4" }])));
+    mesh.retained.take(given.expect("it differs"), target);
+    let then = mesh.apply_edit("VirtualService", "x", lead("v4")).expect("it differs");
+    assert!(mesh.retained.missed(&then, target).is_unpublished);
+    mesh.retained.published();
+    assert!(!mesh.retained.missed(&then, target).is_unpublished);
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn restored_subset_is_not_retained_any_more() {
     mesh.rule("web", "web", &["v2"], nothing());
     mesh.rule("web", "web", &[], nothing());
     assert_eq!(mesh.rule("web", "web", &["v2"], nothing()), [HOST]);
-    assert_eq!((mesh.subsets(), mesh.kept.due()), (vec!["v2".to_owned()], None));
+    assert_eq!((mesh.subsets(), mesh.retained.due()), (vec!["v2".to_owned()], None));
     // Another object with the same host may restore it, too.
     mesh.rule("web", "web", &[], nothing());
     assert_eq!(mesh.rule("young", "web", &["v2"], nothing()), [HOST]);
@@ -275,9 +275,9 @@ fn subsets_of_a_deleted_rule_keep_its_policy() {
     mesh.lead("web", "v2");
     let policy = json!({ "trafficPolicy": { "tls": { "mode": "SIMPLE" } } });
     mesh.rule("web", "web", &["v1", "v2"], policy);
-    let before = mesh.kept.in_force("cluster.local").destination_rules.clone();
+    let before = mesh.retained.in_force("cluster.local").destination_rules.clone();
     mesh.edit("DestinationRule", "web", None);
-    let traffic = mesh.kept.in_force("cluster.local");
+    let traffic = mesh.retained.in_force("cluster.local");
     assert_eq!(mesh.subsets(), ["v2*"]);
     let resolved = [&before, &traffic.destination_rules].map(|rules| {
         let rules = rules.of(HOST);
@@ -288,7 +288,7 @@ fn subsets_of_a_deleted_rule_keep_its_policy() {
     // The next rule replaces it, with its own policy.
     mesh.rule("next", "web", &["v1"], nothing());
     assert_eq!(mesh.subsets(), ["v1", "v2*"]);
-    let rules = mesh.kept.in_force("cluster.local").destination_rules.of(HOST);
+    let rules = mesh.retained.in_force("cluster.local").destination_rules.of(HOST);
     let rule = rules.owners(&"shop".into()).expect("it exists").clone();
     assert_eq!(rule.resolved("v2", 80).tls, None);
 }
@@ -307,16 +307,16 @@ fn subset_is_retained_for_the_clients_that_had_it() {
 fn routes_by_wildcards_and_aliases_retain_a_subset() {
     let mut mesh = Edited::new();
     let mut now = Instant::now();
-    for (host, of) in [("web", "*.shop.svc.cluster.local"), ("other", "web")] {
+    for (host, rule_host) in [("web", "*.shop.svc.cluster.local"), ("other", "web")] {
         mesh.lead(host, "v2");
-        mesh.rule("web", of, &["v2"], nothing());
-        mesh.rule("web", of, &[], nothing());
-        assert_eq!(mesh.subsets(), ["v2*"], "{of}");
+        mesh.rule("web", rule_host, &["v2"], nothing());
+        mesh.rule("web", rule_host, &[], nothing());
+        assert_eq!(mesh.subsets(), ["v2*"], "{rule_host}");
         mesh.lead("elsewhere.example", "v2");
-        mesh.kept.expire(now);
+        mesh.retained.expire(now);
         now += LEFT_FOR;
-        mesh.kept.expire(now);
-        assert_eq!(mesh.subsets(), Vec::<String>::new(), "{of}");
+        mesh.retained.expire(now);
+        assert_eq!(mesh.subsets(), Vec::<String>::new(), "{rule_host}");
     }
 }
 
@@ -327,38 +327,38 @@ fn retained_subset_is_counted_like_a_defined_one() {
         let mut mesh = Edited::new();
         mesh.lead("web", "v2");
         mesh.rule("web", "web", &["v2"], more.clone());
-        let before = mesh.kept.in_force("cluster.local");
+        let before = mesh.retained.in_force("cluster.local");
         mesh.edit("DestinationRule", "web", None);
-        let now = mesh.kept.in_force("cluster.local");
-        let of =
+        let now = mesh.retained.in_force("cluster.local");
+        let counters =
             |traffic: &Traffic| (traffic.is_by_namespace(HOST), traffic.concerns(&"client".into()));
-        assert_eq!(of(&before), of(&now), "{more}");
-        mesh.kept.expire(Instant::now());
-        mesh.kept.expire(Instant::now() + KEPT_FOR);
-        assert_eq!(of(&mesh.kept.in_force("cluster.local")), (false, false), "{more}");
+        assert_eq!(counters(&before), counters(&now), "{more}");
+        mesh.retained.expire(Instant::now());
+        mesh.retained.expire(Instant::now() + KEPT_FOR);
+        assert_eq!(counters(&mesh.retained.in_force("cluster.local")), (false, false), "{more}");
     }
 }
 
 #[test]
-fn foreseen_subsets_contain_the_routing_object() {
+fn predicted_subsets_contain_the_routing_object() {
     let mut edited = Edited::new();
     edited.rule("web", "web", &["v1", "v2"], json!({}));
     edited.lead("web", "v2");
-    let now = Arc::clone(&edited.kept.given);
-    let told = |edited: &Edited| {
+    let now = Arc::clone(&edited.retained.given);
+    let predicted = |edited: &Edited| {
         let target = |host: &Hostname| host.clone();
-        let all = KeptSubsets::foreseen(&now, &edited.kept.given, target);
+        let all = RetainedSubsets::predict(&now, &edited.retained.given, target);
         let line = |(rule, name, by): (Arc<DestinationRule>, Arc<str>, ObjectMeta)| {
             format!("{} {name} {by}", rule.meta())
         };
         all.into_iter().map(line).collect::<Vec<_>>()
     };
     edited.rule("web", "web", &["v2"], json!({}));
-    assert!(told(&edited).is_empty(), "no rule routes to v1");
+    assert!(predicted(&edited).is_empty(), "no rule routes to v1");
     edited.rule("web", "web", &["v1"], json!({}));
-    assert_eq!(told(&edited), ["shop/web v2 shop/x"]);
+    assert_eq!(predicted(&edited), ["shop/web v2 shop/x"]);
     edited.edit("DestinationRule", "web", None);
-    assert_eq!(told(&edited), ["shop/web v2 shop/x"]);
+    assert_eq!(predicted(&edited), ["shop/web v2 shop/x"]);
     edited.lead("web", "");
-    assert!(told(&edited).is_empty(), "no rule routes there any more");
+    assert!(predicted(&edited).is_empty(), "no rule routes there any more");
 }

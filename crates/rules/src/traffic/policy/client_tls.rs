@@ -69,7 +69,7 @@ pub enum ClientCertificate {
 pub enum RuleScope {
     /// All workloads that the rule is exported to. Among these, gateway proxies may receive Secrets
     /// of their namespace.
-    Everybody,
+    AllWorkloads,
     /// Workloads of the rule's namespace that its selector matches. They may receive Secrets of
     /// their namespace.
     Selected,
@@ -175,7 +175,7 @@ impl RawClientTls {
                 let fact = "it is not the name of a Secret in the workload's namespace";
                 return Err(("credentialName", fact.to_owned()));
             };
-            let by_routers = scope == RuleScope::Everybody;
+            let by_routers = scope == RuleScope::AllWorkloads;
             if by_routers {
                 let text = "gateways receive this Secret from their namespace; sidecars receive \
                             Secrets only through a rule with a workloadSelector, and cannot \
@@ -237,8 +237,8 @@ fn secret_name(text: &str) -> Option<String> {
     let name = text.strip_prefix("kubernetes://").unwrap_or(text);
     let legal =
         |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
-    let is_one = !name.is_empty() && name.len() <= 253 && name.bytes().all(legal);
-    is_one.then(|| name.to_owned())
+    let is_valid = !name.is_empty() && name.len() <= 253 && name.bytes().all(legal);
+    is_valid.then(|| name.to_owned())
 }
 
 /// Returns the reason why a proxy cannot receive the path of a file. Envoy secrets are named after
@@ -264,7 +264,7 @@ pub enum NameKind {
 
 impl NameKind {
     /// Returns the kind that follows from the text, because the schema does not specify it.
-    pub fn of(name: &str) -> Self {
+    pub fn from_text(name: &str) -> Self {
         if name.contains("://") {
             Self::Uri
         } else if name.parse::<IpAddr>().is_ok() {

@@ -190,7 +190,7 @@ impl TrafficPolicy {
                         tls,
                         ..
                     } = raw;
-                    let of_port =
+                    let groups =
                         RawGroups { load_balancer, connection_pool, outlier_detection, tls };
                     if ports.contains_key(&number) {
                         let text = format!(
@@ -201,7 +201,7 @@ impl TrafficPolicy {
                         reasons.push(Reason::lost(&codes::TRAFFIC_REPLACED, path, text));
                         continue;
                     }
-                    ports.insert(number, of_port.read(&path, scope, reasons));
+                    ports.insert(number, groups.read(&path, scope, reasons));
                 }
                 _ => {
                     let text = format!(
@@ -288,10 +288,10 @@ fn is_host(text: &str) -> bool {
 
 /// Returns whether a cookie attribute contains no character that ends the attribute or the header
 /// line.
-fn is_attribute(one: &RawAttribute) -> bool {
+fn is_attribute(attribute: &RawAttribute) -> bool {
     let legal = |text: &str| !text.contains(|c: char| c.is_control() || c == ';');
     let is_token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
-    !one.name.is_empty() && one.name.chars().all(is_token) && legal(&one.value)
+    !attribute.name.is_empty() && attribute.name.chars().all(is_token) && legal(&attribute.value)
 }
 
 impl RawRetryBudget {
@@ -403,14 +403,14 @@ impl RawConsistentHash {
             HashKey::Header(name)
         } else if let Some(cookie) = self.http_cookie.filter(|cookie| !cookie.name.is_empty()) {
             let mut attributes = Vec::new();
-            for (at, one) in cookie.attributes.into_iter().enumerate() {
-                if is_attribute(&one) {
-                    attributes.push((one.name, one.value));
+            for (at, attribute) in cookie.attributes.into_iter().enumerate() {
+                if is_attribute(&attribute) {
+                    attributes.push((attribute.name, attribute.value));
                     continue;
                 }
                 let text = format!(
                     "{:?}={:?} is not a valid cookie attribute; it is left out",
-                    one.name, one.value
+                    attribute.name, attribute.value
                 );
                 let path = format!("{path}.httpCookie.attributes[{at}]");
                 reasons.push(Reason::lost(&codes::TRAFFIC_VALUE, path, text));
@@ -447,7 +447,7 @@ impl RawConsistentHash {
                 let size = ring.and_then(|ring| ring.minimum_ring_size);
                 let size = size.or(self.minimum_ring_size).filter(|size| *size != 0);
                 let size = size.unwrap_or(1024);
-                let told = if size > RING_MAX {
+                let warning = if size > RING_MAX {
                     Some(format!("{size} exceeds the maximum; {RING_MAX} applies"))
                 } else {
                     (size > RING_LARGE).then(|| {
@@ -459,7 +459,7 @@ impl RawConsistentHash {
                         )
                     })
                 };
-                reasons.extend(told.map(|text| {
+                reasons.extend(warning.map(|text| {
                     let path = format!("{path}.ringHash.minimumRingSize");
                     Reason::warning(&codes::TRAFFIC_VALUE, path, text)
                 }));

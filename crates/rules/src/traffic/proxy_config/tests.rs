@@ -12,7 +12,7 @@ fn settings_that_no_pod_can_have_are_left_out_and_reported() {
     });
     let (defaults, reasons) =
         SidecarDefaults::read(meta, &json!({ "spec": spec })).expect("it fits its schema");
-    let told: Vec<_> = reasons.iter().map(|one| (one.code, &*one.path)).collect();
+    let reported: Vec<_> = reasons.iter().map(|one| (one.code, &*one.path)).collect();
     let expected = [
         (&codes::TRAFFIC_UNSUPPORTED, "spec.image"),
         (&codes::TRAFFIC_VALUE, "spec.concurrency"),
@@ -21,7 +21,7 @@ fn settings_that_no_pod_can_have_are_left_out_and_reported() {
         (&codes::TRAFFIC_VALUE, "spec.environmentVariables[POD_NAME]"),
         (&codes::TRAFFIC_VALUE, "spec.environmentVariables[STRAIT_DOMAIN]"),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(reported, expected);
     assert_eq!(defaults.concurrency, None);
     assert_eq!(
         defaults.environment.keys().map(|name| &**name).collect::<Vec<_>>(),

@@ -37,15 +37,19 @@ fn most_specific_object_applies_to_a_pod_then_the_oldest() {
             json!({ "selector": { "matchLabels": { "app": "web" } }, "concurrency": 9 }),
         ),
     ]);
-    let of = |namespace: &str, app: &str| -> Vec<u16> {
+    let concurrency = |namespace: &str, app: &str| -> Vec<u16> {
         let labels = [("app".into(), app.into())].into_iter().collect();
-        let levels = of_pod(index.reports(), &"root".into(), &namespace.into(), &labels);
+        let levels = for_pod(index.reports(), &"root".into(), &namespace.into(), &labels);
         levels.into_iter().filter_map(|one| one.concurrency).collect()
     };
-    assert_eq!(of("shop", "web"), [1, 2, 3]);
-    assert_eq!(of("shop", "cart"), [2, 3]);
-    assert_eq!(of("pay", "web"), [3], "selectors in the root namespace match only its own pods");
-    assert_eq!(of("root", "web"), [9, 3]);
+    assert_eq!(concurrency("shop", "web"), [1, 2, 3]);
+    assert_eq!(concurrency("shop", "cart"), [2, 3]);
+    assert_eq!(
+        concurrency("pay", "web"),
+        [3],
+        "selectors in the root namespace match only its own pods"
+    );
+    assert_eq!(concurrency("root", "web"), [9, 3]);
     let named = |name: &str| {
         let mut all = all(index.reports());
         all.find(|one| *one.meta.name == *name).expect("it exists").clone()

@@ -128,25 +128,24 @@ pub(super) fn address(
         return Ok(None);
     }
     let field = if bind.is_empty() { "captureMode" } else { "bind" };
-    let left_out = "the listener is left out";
+    let effect = "the listener is left out";
     if bind.starts_with("unix:") {
-        let fact = format!("Unix sockets are not supported: use an IP address; {left_out}");
+        let fact = format!("Unix sockets are not supported: use an IP address; {effect}");
         return Err((field, fact));
     }
     if port.is_none() {
-        return Err((field, format!("it requires a port, but the listener has none; {left_out}")));
+        return Err((field, format!("it requires a port, but the listener has none; {effect}")));
     }
     if bind.is_empty() {
         return Ok(Some(EgressAddress { address: Ipv4Addr::LOCALHOST.into(), listens }));
     }
     match bind.parse::<IpAddr>() {
         // It would conflict with other listeners on the port, and Envoy rejects the second one.
-        Ok(address) if address.is_unspecified() && listens => Err((
-            field,
-            format!("{bind} represents all addresses: use a single address; {left_out}"),
-        )),
+        Ok(address) if address.is_unspecified() && listens => {
+            Err((field, format!("{bind} represents all addresses: use a single address; {effect}")))
+        }
         Ok(address) if address.is_unspecified() => Ok(None),
         Ok(address) => Ok(Some(EgressAddress { address, listens })),
-        Err(_) => Err((field, format!("{bind:?} is not an IP address; {left_out}"))),
+        Err(_) => Err((field, format!("{bind:?} is not an IP address; {effect}"))),
     }
 }

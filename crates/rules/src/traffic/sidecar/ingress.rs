@@ -96,15 +96,17 @@ type IngressFault = (&'static str, String);
 
 /// Parses the listeners of an object. An invalid listener is left out without affecting the others.
 pub(super) fn read(raw: Vec<RawIngressListener>, reasons: &mut Vec<Reason>) -> Vec<SidecarIngress> {
-    let mut taken = BTreeSet::new();
+    let mut ports = BTreeSet::new();
     let mut all: Vec<SidecarIngress> = Vec::new();
     for (at, raw) in raw.into_iter().enumerate() {
         let path = format!("spec.ingress[{at}]");
         match SidecarIngress::read(raw, at, &path, reasons) {
-            Ok(one) if taken.insert(one.port.number) => all.push(one),
-            Ok(one) => {
-                let text =
-                    format!("port {} is a duplicate; the first listener applies", one.port.number);
+            Ok(listener) if ports.insert(listener.port.number) => all.push(listener),
+            Ok(listener) => {
+                let text = format!(
+                    "port {} is a duplicate; the first listener applies",
+                    listener.port.number
+                );
                 reasons.push(Reason::lost(&codes::SIDECAR_INGRESS, path, text));
             }
             Err((field, fact)) => {

@@ -13,7 +13,7 @@ fn read(namespace: &str, name: &str, spec: &Value) -> (Sidecar, Vec<Reason>) {
         name: name.into(),
     };
     let object = json!({ "spec": spec });
-    Sidecar::read(ObjectMeta::of(&key, &object), &object, &kind_settings())
+    Sidecar::read(ObjectMeta::from_object(&key, &object), &object, &kind_settings())
         .expect("the object is valid")
 }
 
@@ -33,7 +33,7 @@ fn all(objects: &[(&str, &str, Value)]) -> (Sidecars, Selectors) {
 }
 
 fn host(text: &str) -> HostPattern {
-    HostPattern::of_service(&text.into())
+    HostPattern::for_service(&text.into())
 }
 
 fn hosts(all: &[&str]) -> Value {
@@ -115,8 +115,8 @@ fn port_with_a_listener_uses_only_that_listener() {
 #[test]
 fn host_of_one_label_is_not_the_short_name_of_a_service() {
     let (sidecar, reasons) = read("shop", "one", &hosts(&["./db", "./10.0.0.1"]));
-    let told: Vec<_> = reasons.iter().map(|one| (&*one.path, one.is_lost)).collect();
-    assert_eq!(told, [("spec.egress[0].hosts[0]", false)]);
+    let reported: Vec<_> = reasons.iter().map(|one| (&*one.path, one.is_lost)).collect();
+    assert_eq!(reported, [("spec.egress[0].hosts[0]", false)]);
     let namespace = "shop".into();
     let sidecar = Arc::new(sidecar);
     let scope = ImportScope { sidecar: Some(&sidecar), namespace: &namespace, withheld: None };
@@ -139,8 +139,8 @@ fn tcp_listener_routes_to_the_only_port_of_its_service() {
     {
         let found: Vec<u16> = scope.ports_to_only(&host(name), &namespace, 5432).collect();
         assert_eq!(found, wanted, "{name}");
-        let leads = |is_only| scope.leads_to_port(&host(name), &namespace, (5432, is_only));
-        assert_eq!([leads(true), leads(false)], [!wanted.is_empty(), false], "{name}");
+        let needs_port = |is_only| scope.needs_port(&host(name), &namespace, (5432, is_only));
+        assert_eq!([needs_port(true), needs_port(false)], [!wanted.is_empty(), false], "{name}");
         assert!(!scope.includes_port(&host(name), &namespace, 5432), "{name}");
     }
     let own: Vec<u16> = scope.ports_to_only(&host("db.example"), &namespace, 9000).collect();
@@ -158,12 +158,12 @@ fn port_of_an_http_proxy_is_not_a_port_of_services() {
     let scope = sidecars.scope(&namespace, &Selection::default());
     let at = EgressAddress { address: Ipv4Addr::LOCALHOST.into(), listens: true };
     assert_eq!(scope.proxies(), [(3128, Some(at))].into());
-    let one = host("x.example");
+    let service = host("x.example");
     let found = |owner: &str, port: u16| {
         let owner = Namespace::from(owner);
-        let reached = scope.includes_port(&one, &owner, port);
-        let leads = scope.leads_to_port(&one, &owner, (port, false));
-        (reached, leads, scope.proxies_to(3128, &one, &owner))
+        let reached = scope.includes_port(&service, &owner, port);
+        let needs_port = scope.needs_port(&service, &owner, (port, false));
+        (reached, needs_port, scope.proxies_to(3128, &service, &owner))
     };
     assert_eq!(found("pay", 80), (false, true, true));
     assert_eq!(found("shop", 80), (true, true, false));
@@ -173,7 +173,7 @@ fn port_of_an_http_proxy_is_not_a_port_of_services() {
         { "port": { "number": 80, "protocol": "HTTP" }, "hosts": ["./*"] },
         { "port": { "number": 80, "protocol": "HTTP_PROXY" }, "hosts": ["./*"] },
     ] });
-    assert_eq!(reasons_of(&both), ["STR1074 spec.egress[1].port"]);
+    assert_eq!(reasons_for(&both), ["STR1074 spec.egress[1].port"]);
 }
 
 #[test]
@@ -246,11 +246,11 @@ fn unsupported_fields_are_reported() {
     assert_eq!(sidecar.outbound, Some(OutboundTrafficPolicy::RegistryOnly));
     assert_eq!(sidecar.egress.len(), 1);
     let (empty, reasons) = read("shop", "one", &json!({}));
-    assert_eq!((empty.egress, reasons.len()), (vec![EgressListener::of_everything()], 0));
+    assert_eq!((empty.egress, reasons.len()), (vec![EgressListener::import_all()], 0));
 }
 
 /// Returns the codes and paths of the reasons for a spec.
-fn reasons_of(spec: &Value) -> Vec<String> {
+fn reasons_for(spec: &Value) -> Vec<String> {
     read("shop", "one", spec)
         .1
         .iter()
@@ -271,8 +271,8 @@ fn inbound_pools_report_an_upgrade_that_has_no_effect() {
         "STR1005 spec.ingress[0].connectionPool.http.h2UpgradePolicy",
         "STR1005 spec.inboundConnectionPool.http.h2UpgradePolicy",
     ];
-    assert_eq!(reasons_of(&spec("UPGRADE")), expected);
-    assert_eq!(reasons_of(&spec("DO_NOT_UPGRADE")), [""; 0]);
+    assert_eq!(reasons_for(&spec("UPGRADE")), expected);
+    assert_eq!(reasons_for(&spec("DO_NOT_UPGRADE")), [""; 0]);
 }
 
 #[test]
@@ -299,11 +299,11 @@ fn unknown_protocol_of_a_listener_is_reported() {
     };
     let expected =
         ["STR1005 spec.ingress[0].port.protocol", "STR1005 spec.egress[0].port.protocol"];
-    let mut found = reasons_of(&spec("HTPP"));
+    let mut found = reasons_for(&spec("HTPP"));
     found.sort_by(|one, other| other.cmp(one));
     assert_eq!(found, expected);
-    for known in ["", "HTTP", "http2", "GRPC-WEB", "TLS", "MONGO", "MYSQL", "REDIS", "TCP"] {
-        assert_eq!(reasons_of(&spec(known)), [""; 0], "{known}");
+    for protocol in ["", "HTTP", "http2", "GRPC-WEB", "TLS", "MONGO", "MYSQL", "REDIS", "TCP"] {
+        assert_eq!(reasons_for(&spec(protocol)), [""; 0], "{protocol}");
     }
 }
 
@@ -350,15 +350,15 @@ fn invalid_ingress_listener_is_left_out_alone() {
     ];
     for (bad, wanted) in cases {
         let spec = json!({ "ingress": [good, bad] });
-        assert_eq!(reasons_of(&spec), [wanted], "{bad}");
+        assert_eq!(reasons_for(&spec), [wanted], "{bad}");
         let ingress = read("shop", "one", &spec).0.ingress.expect("there is one");
         assert_eq!(ingress.len(), 1);
         let loopback = "127.0.0.1:8080".parse().expect("an address");
         assert_eq!(ingress[0].backend, WorkloadBackend::Loopback(loopback));
     }
     // A workload with only invalid listeners does not use the ports of its services instead.
-    let none = json!({ "ingress": [{ "port": { "number": 0 } }] });
-    assert_eq!(read("shop", "one", &none).0.ingress, Some(Vec::new()));
+    let without_valid = json!({ "ingress": [{ "port": { "number": 0 } }] });
+    assert_eq!(read("shop", "one", &without_valid).0.ingress, Some(Vec::new()));
 }
 
 #[test]
@@ -373,11 +373,13 @@ fn egress_listeners_may_have_a_separate_address() {
             .collect::<Vec<_>>()
     };
     let listener = |more: Value| {
-        let mut one = json!({ "port": { "number": 80, "protocol": "HTTP" }, "hosts": ["*/*"] });
-        one.as_object_mut()
+        let mut with_port =
+            json!({ "port": { "number": 80, "protocol": "HTTP" }, "hosts": ["*/*"] });
+        with_port
+            .as_object_mut()
             .expect("an object")
             .extend(more.as_object().expect("an object").clone());
-        json!({ "egress": [one, { "hosts": ["*/*"] }] })
+        json!({ "egress": [with_port, { "hosts": ["*/*"] }] })
     };
     assert_eq!(address(&listener(json!({}))), []);
     assert_eq!(
@@ -394,23 +396,23 @@ fn egress_listeners_may_have_a_separate_address() {
         (json!({ "bind": "nowhere" }), "bind"),
         (json!({ "bind": "0.0.0.0", "captureMode": "NONE" }), "bind"),
     ] {
-        assert_eq!(reasons_of(&listener(bad)), [format!("STR1074 spec.egress[0].{field}")]);
+        assert_eq!(reasons_for(&listener(bad)), [format!("STR1074 spec.egress[0].{field}")]);
     }
     let portless = json!({ "egress": [{ "captureMode": "NONE", "hosts": ["*/*"] }] });
-    assert_eq!(reasons_of(&portless), ["STR1074 spec.egress[0].captureMode"]);
+    assert_eq!(reasons_for(&portless), ["STR1074 spec.egress[0].captureMode"]);
     let apart = json!({ "egress": [
         { "port": { "number": 80 }, "bind": "127.0.0.2", "hosts": ["./*"] },
         { "port": { "number": 80 }, "hosts": ["pay/*"] },
     ] });
-    assert_eq!(reasons_of(&apart), ["STR1074 spec.egress[1].port"]);
+    assert_eq!(reasons_for(&apart), ["STR1074 spec.egress[1].port"]);
 }
 
 #[test]
 fn listener_without_hosts_or_with_an_invalid_port_is_reported() {
-    let none = json!({ "egress": [{}] });
-    assert_eq!(reasons_of(&none), ["STR1060 spec.egress[0].hosts"]);
+    let without_hosts = json!({ "egress": [{}] });
+    assert_eq!(reasons_for(&without_hosts), ["STR1060 spec.egress[0].hosts"]);
     let zero = json!({ "egress": [{ "port": { "number": 0 }, "hosts": ["./*"] }, { "hosts": ["pay/*"] }] });
-    assert_eq!(reasons_of(&zero), ["STR1004 spec.egress[0].port.number"]);
+    assert_eq!(reasons_for(&zero), ["STR1004 spec.egress[0].port.number"]);
     let (sidecars, _) = all(&[("shop", "one", zero)]);
     let namespace = "shop".into();
     let scope = sidecars.scope(&namespace, &Selection::default());
@@ -422,14 +424,14 @@ fn listener_without_hosts_or_with_an_invalid_port_is_reported() {
     );
     let socket =
         json!({ "egress": [{ "port": { "number": 0 }, "bind": "unix:///a", "hosts": ["./*"] }] });
-    assert_eq!(reasons_of(&socket), ["STR1074 spec.egress[0].bind"]);
+    assert_eq!(reasons_for(&socket), ["STR1074 spec.egress[0].bind"]);
 }
 
 #[test]
 fn dynamic_dns_mode_is_handled_as_allow_any() {
     let spec = json!({ "outboundTrafficPolicy": { "mode": "ALLOW_ANY_DYNAMIC_DNS" } });
     assert_eq!(read("shop", "one", &spec).0.outbound, Some(OutboundTrafficPolicy::AllowAny));
-    assert_eq!(reasons_of(&spec), ["STR1005 spec.outboundTrafficPolicy.mode"]);
+    assert_eq!(reasons_for(&spec), ["STR1005 spec.outboundTrafficPolicy.mode"]);
 }
 
 #[test]
@@ -453,7 +455,7 @@ fn egress_proxy_is_one_service_for_allowed_unknown_destinations() {
     for (mode, proxy, field) in cases {
         let spec = policy(mode, proxy);
         assert_eq!(
-            reasons_of(&spec),
+            reasons_for(&spec),
             [format!("STR1075 spec.outboundTrafficPolicy.egressProxy{field}")]
         );
         assert_eq!(read_proxy(&spec), None);
@@ -464,13 +466,13 @@ fn egress_proxy_is_one_service_for_allowed_unknown_destinations() {
 fn listeners_of_one_port_are_merged_with_a_warning() {
     let egress = |first: Value, second: Value| {
         let (sidecar, reasons) = read("shop", "one", &json!({ "egress": [first, second] }));
-        let told = reasons.iter().map(|one| format!("{} {}", one.code.id, one.path));
-        (sidecar.egress.len(), told.collect::<Vec<_>>())
+        let reported = reasons.iter().map(|one| format!("{} {}", one.code.id, one.path));
+        (sidecar.egress.len(), reported.collect::<Vec<_>>())
     };
     let any = |hosts: &str| json!({ "hosts": [hosts] });
     let at = |port: u16| json!({ "port": { "number": port, "protocol": "HTTP", "name": "http" }, "hosts": ["./*"] });
-    let told = vec!["STR1060 spec.egress[1]".to_owned()];
-    assert_eq!(egress(any("./*"), any("pay/*")), (2, told.clone()));
-    assert_eq!(egress(at(80), at(80)), (2, told));
+    let merged = vec!["STR1060 spec.egress[1]".to_owned()];
+    assert_eq!(egress(any("./*"), any("pay/*")), (2, merged.clone()));
+    assert_eq!(egress(at(80), at(80)), (2, merged));
     assert_eq!(egress(at(80), any("./*")), (2, vec![]));
 }

@@ -130,9 +130,9 @@ impl<'t, 'a> Parser<'t, 'a> {
         if self.nested > DEPTH_MAX {
             return Err(too_deep());
         }
-        let mut depth = self.any_of()?;
+        let mut depth = self.disjunction()?;
         if self.takes("?") {
-            let then = self.any_of()?;
+            let then = self.disjunction()?;
             self.needs(":")?;
             depth = 1 + depth.max(then).max(self.expression()?);
         }
@@ -140,11 +140,11 @@ impl<'t, 'a> Parser<'t, 'a> {
         Ok(depth)
     }
 
-    fn any_of(&mut self) -> Result<usize, String> {
-        self.joined("||", Self::all_of)
+    fn disjunction(&mut self) -> Result<usize, String> {
+        self.joined("||", Self::conjunction)
     }
 
-    fn all_of(&mut self) -> Result<usize, String> {
+    fn conjunction(&mut self) -> Result<usize, String> {
         self.joined("&&", Self::operands)
     }
 
@@ -168,12 +168,12 @@ impl<'t, 'a> Parser<'t, 'a> {
         let mut deepest = self.member()?;
         let mut operators = 0;
         loop {
-            let goes_on = match self.rest.first() {
+            let has_operator = match self.rest.first() {
                 Some(CelToken::Sign(sign)) => BETWEEN.contains(sign),
                 Some(CelToken::Name(name)) => *name == "in",
                 _ => false,
             };
-            if !goes_on {
+            if !has_operator {
                 return Ok(operators + deepest);
             }
             self.rest = &self.rest[1..];
@@ -242,7 +242,7 @@ impl<'t, 'a> Parser<'t, 'a> {
         if !self.takes("(") {
             return Ok(1);
         }
-        let depth = if name == "has" { self.asked_field()? } else { self.call(name, None)? };
+        let depth = if name == "has" { self.has_argument()? } else { self.call(name, None)? };
         Ok(1 + depth)
     }
 
@@ -268,7 +268,7 @@ impl<'t, 'a> Parser<'t, 'a> {
     }
 
     /// Parses the argument of `has`: a field selection.
-    fn asked_field(&mut self) -> Result<usize, String> {
+    fn has_argument(&mut self) -> Result<usize, String> {
         let found = self.selected()?;
         if !found.is_field {
             return Err("calls has() without a field, such as has(a.b)".to_owned());
@@ -277,21 +277,21 @@ impl<'t, 'a> Parser<'t, 'a> {
         Ok(found.depth)
     }
 
-    /// Parses the arguments of a call. `of` is the depth of the receiver, if any. Returns the
+    /// Parses the arguments of a call. `receiver_depth` is the depth of the receiver, if any. Returns the
     /// maximum depth.
-    fn call(&mut self, name: &str, of: Option<usize>) -> Result<usize, String> {
-        let Some((_, form)) = FUNCTIONS.iter().find(|(known, _)| *known == name) else {
+    fn call(&mut self, name: &str, receiver_depth: Option<usize>) -> Result<usize, String> {
+        let Some((_, form)) = FUNCTIONS.iter().find(|(function, _)| *function == name) else {
             return Err(format!("calls {name}, which not every Envoy supports"));
         };
         let values = self.values()?;
         let given = values.len();
-        let is_known = match (form, of) {
+        let is_valid_count = match (form, receiver_depth) {
             (CelForm::Global(count) | CelForm::Either(count), None) => given == *count,
             (CelForm::Either(count), Some(_)) => given + 1 == *count,
             (CelForm::Global(_), Some(_)) => return Err(format!("calls {name} after a dot")),
         };
-        if !is_known {
-            let place = if of.is_some() { " after a dot" } else { "" };
+        if !is_valid_count {
+            let place = if receiver_depth.is_some() { " after a dot" } else { "" };
             return Err(format!(
                 "calls {name}{place} with {given} arguments, which it does not \
                                 accept"
@@ -302,7 +302,7 @@ impl<'t, 'a> Parser<'t, 'a> {
         {
             check_pattern(pattern)?;
         }
-        let depths = values.iter().map(|value| value.depth).chain(of);
+        let depths = values.iter().map(|value| value.depth).chain(receiver_depth);
         Ok(depths.max().unwrap_or_default())
     }
 
@@ -327,11 +327,11 @@ impl<'t, 'a> Parser<'t, 'a> {
     fn list(
         &mut self,
         end: &str,
-        mut one: impl FnMut(&mut Self) -> Result<usize, String>,
+        mut parse_item: impl FnMut(&mut Self) -> Result<usize, String>,
     ) -> Result<usize, String> {
         let mut deepest = 0;
         while !self.takes(end) {
-            deepest = deepest.max(one(self)?);
+            deepest = deepest.max(parse_item(self)?);
             if !self.takes(",") {
                 self.needs(end)?;
                 break;

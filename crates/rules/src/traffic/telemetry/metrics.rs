@@ -97,9 +97,9 @@ impl MetricsChoice {
     }
 
     /// Combines the rules for one end of calls. A later rule overrides an earlier one.
-    pub(super) fn of<'a>(rules: impl Iterator<Item = &'a MetricsRule>, end: CallEnd) -> Self {
+    pub(super) fn combine<'a>(rules: impl Iterator<Item = &'a MetricsRule>, end: CallEnd) -> Self {
         let mut choice = Self::default();
-        for rule in rules.filter(|rule| rule.end.is_none_or(|of| of == end)) {
+        for rule in rules.filter(|rule| rule.end.is_none_or(|rule_end| rule_end == end)) {
             for metric in &rule.metrics {
                 let change = choice.changes.entry(*metric).or_default();
                 change.is_off = rule.disabled.unwrap_or(change.is_off);

@@ -93,7 +93,7 @@ struct RawNamed {
 impl RawTracing {
     /// Parses the rule, and adds reasons to report to its owner.
     pub(super) fn read(self, path: &str, reasons: &mut Vec<Reason>) -> TracingRule {
-        for (field, is_said, text) in [
+        for (field, is_set, text) in [
             (
                 "useRequestIdForTraceSampling",
                 self.use_request_id_for_trace_sampling == Some(false),
@@ -105,7 +105,7 @@ impl RawTracing {
                 "Istio's tags are not supported; use customTags",
             ),
         ] {
-            if is_said {
+            if is_set {
                 let path = format!("{path}.{field}");
                 reasons.push(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, path, text));
             }
@@ -183,7 +183,7 @@ pub(super) fn choice<'a>(
 ) -> Option<TracingChoice> {
     let (mut provider, mut disabled) = (by_default, false);
     let (mut sampled_per_million, mut tags) = (SAMPLED_PER_MILLION, None);
-    for rule in rules.filter(|rule| rule.end.is_none_or(|of| of == end)) {
+    for rule in rules.filter(|rule| rule.end.is_none_or(|rule_end| rule_end == end)) {
         provider = rule.provider.as_ref().or(provider);
         disabled = rule.disabled.unwrap_or(disabled);
         sampled_per_million = rule.sampled_per_million.unwrap_or(sampled_per_million);

@@ -33,9 +33,9 @@ fn written(mesh: &str, objects: &[(&str, Value)], app: &str, end: CallEnd) -> Ve
     let mesh = MeshConfig::parse(mesh, &Defaults::default()).expect("a mesh config");
     let ((all, selection), namespace) = (in_force(objects, app), "shop".into());
     let logs = all.logs(&mesh, (&namespace, &selection), end);
-    let shown = |one: WrittenLog| match one.filter {
-        Some(filter) => format!("{} where {filter}", one.log.path),
-        None => one.log.path.clone(),
+    let shown = |entry: WrittenLog| match entry.filter {
+        Some(filter) => format!("{} where {filter}", entry.log.path),
+        None => entry.log.path.clone(),
     };
     logs.into_iter().map(shown).collect()
 }
@@ -47,7 +47,7 @@ fn most_specific_level_decides_about_logs() {
     let envoy = || json!({"accessLogging": [{"providers": [{"name": "envoy"}]}]});
     let off = || json!({"accessLogging": [{"disabled": true}]});
     let errors = || json!({"accessLogging": [{"filter": {"expression": "response.code >= 400"}}]});
-    let of_web = |mut spec: Value| {
+    let for_web = |mut spec: Value| {
         spec["selector"] = json!({"matchLabels": {"app": "web"}});
         spec
     };
@@ -66,8 +66,8 @@ fn most_specific_level_decides_about_logs() {
         (ON, vec![("root", off()), ("shop", envoy())], "web", Client, &all),
         (ON, vec![("shop", errors())], "web", Client, &some),
         (ON, vec![("other", off())], "web", Client, &all),
-        (ON, vec![("root", errors()), ("shop", of_web(off()))], "web", Client, &[]),
-        (ON, vec![("root", errors()), ("shop", of_web(off()))], "db", Client, &some),
+        (ON, vec![("root", errors()), ("shop", for_web(off()))], "web", Client, &[]),
+        (ON, vec![("root", errors()), ("shop", for_web(off()))], "db", Client, &some),
         (ON, vec![("shop", servers_off())], "web", Client, &all),
         (ON, vec![("shop", servers_off())], "web", Server, &[]),
         (ON, vec![("shop", unknown())], "web", Server, &[]),
@@ -130,9 +130,9 @@ fn unsupported_fields_are_reported_and_an_invalid_filter_drops_its_entry() {
         "accessLogging": [{"filter": {"expression": "a &&"}}, {"disabled": true}],
     });
     let (object, reasons) = read("shop", "t", spec);
-    let told: Vec<_> = reasons.iter().map(|one| (one.code, &*one.path)).collect();
+    let reported: Vec<_> = reasons.iter().map(|one| (one.code, &*one.path)).collect();
     let bad = "spec.accessLogging[0].filter.expression";
-    assert_eq!(told, [(&codes::TRAFFIC_VALUE, bad)]);
+    assert_eq!(reported, [(&codes::TRAFFIC_VALUE, bad)]);
     assert_eq!(object.logging.len(), 1);
     let meta = ObjectMeta { created: 0, name: "t".into(), namespace: "shop".into() };
     let target = json!({"kind": "Service", "name": "web"});
@@ -145,16 +145,16 @@ fn unsupported_fields_are_reported_and_an_invalid_filter_drops_its_entry() {
 
 #[test]
 fn misspelt_attribute_of_a_filter_is_reported() {
-    let reasons_of = |expression: &str| {
+    let filter_reasons = |expression: &str| {
         let spec = json!({"accessLogging": [{"filter": {"expression": expression}}]});
         let (object, reasons) = read("shop", "t", spec);
         assert_eq!(object.logging.len(), 1, "Envoy accepts the expression");
         reasons.into_iter().map(|one| (one.code, one.text)).collect::<Vec<_>>()
     };
-    assert_eq!(reasons_of("response.code >= 400"), []);
+    assert_eq!(filter_reasons("response.code >= 400"), []);
     let text = "response.kode is not an attribute of Envoy: requests are not logged if the expression needs its value";
     assert_eq!(
-        reasons_of("response.kode >= 400"),
+        filter_reasons("response.kode >= 400"),
         [(&codes::TRAFFIC_UNSUPPORTED, text.to_owned())]
     );
 }
@@ -216,7 +216,7 @@ fn invalid_tracing_settings_are_left_out_and_reported() {
         },
     }] });
     let (object, reasons) = read("shop", "t", spec);
-    let told: Vec<_> = reasons.iter().map(|one| (one.code, &*one.path)).collect();
+    let reported: Vec<_> = reasons.iter().map(|one| (one.code, &*one.path)).collect();
     let expected = [
         (&codes::TRAFFIC_UNSUPPORTED, "spec.tracing[0].customTags.kind.formatter"),
         (&codes::TRAFFIC_UNSUPPORTED, "spec.tracing[0].useRequestIdForTraceSampling"),
@@ -230,7 +230,7 @@ fn invalid_tracing_settings_are_left_out_and_reported() {
         (&codes::TRAFFIC_VALUE, "spec.tracing[0].customTags[kind]"),
         (&codes::TRAFFIC_VALUE, "spec.tracing[0].customTags[variable]"),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(reported, expected);
     let choice = spans::choice(object.tracing.iter(), None, CallEnd::Client).expect("it names one");
     assert_eq!((&*choice.provider, choice.sampled_per_million), ("z", 1_000_000));
     let value = |at: usize| choice.tags.get(at).map(|tag| (&*tag.name, tag.value.clone()));
@@ -274,29 +274,29 @@ fn overrides_switch_off_metrics_and_change_labels_at_one_end() {
 #[test]
 fn more_specific_telemetry_overrides_the_metrics_of_the_mesh() {
     let all = |disabled: bool| json!({"metrics": [{"overrides": [{"disabled": disabled}]}]});
-    let mut of_web = all(false);
-    of_web["selector"] = json!({"matchLabels": {"app": "web"}});
-    let objects = [("root", all(true)), ("shop", of_web)];
+    let mut for_web = all(false);
+    for_web["selector"] = json!({"matchLabels": {"app": "web"}});
+    let objects = [("root", all(true)), ("shop", for_web)];
     assert!(changed(&objects, "web", CallEnd::Client).has(Metric::TcpSent));
     assert!(!changed(&objects, "other", CallEnd::Client).has(Metric::TcpSent));
 }
 
 #[test]
 fn metrics_that_proxies_cannot_report_have_a_reason_and_change_nothing() {
-    let override_of = |one: Value| json!({"metrics": [{"overrides": [one]}]});
+    let with_override = |one: Value| json!({"metrics": [{"overrides": [one]}]});
     let label =
-        |name: &str, value: &str| override_of(json!({"tagOverrides": {name: {"value": value}}}));
+        |name: &str, value: &str| with_override(json!({"tagOverrides": {name: {"value": value}}}));
     for (spec, path) in [
         (
             json!({"metrics": [{"providers": [{"name": "stackdriver"}], "overrides": [{"disabled": true}]}]}),
             "spec.metrics[0].providers[0].name",
         ),
         (
-            override_of(json!({"match": {"customMetric": "mine"}, "disabled": true})),
+            with_override(json!({"match": {"customMetric": "mine"}, "disabled": true})),
             "spec.metrics[0].overrides[0].match.customMetric",
         ),
         (
-            override_of(json!({"match": {"metric": "GRPC_REQUEST_MESSAGES"}, "disabled": true})),
+            with_override(json!({"match": {"metric": "GRPC_REQUEST_MESSAGES"}, "disabled": true})),
             "spec.metrics[0].overrides[0].match.metric",
         ),
         (label("a-b", "request.method"), "spec.metrics[0].overrides[0].tagOverrides[a-b]"),
@@ -308,7 +308,7 @@ fn metrics_that_proxies_cannot_report_have_a_reason_and_change_nothing() {
         let (read, reasons) = read("shop", "t", spec.clone());
         let paths: Vec<&str> = reasons.iter().map(|reason| &*reason.path).collect();
         assert_eq!(paths, [path], "{spec}");
-        let choice = MetricsChoice::of(read.metrics.iter(), CallEnd::Client);
+        let choice = MetricsChoice::combine(read.metrics.iter(), CallEnd::Client);
         assert!(choice.has(Metric::RequestCount), "{spec}");
         assert_eq!(choice.labels(Metric::RequestCount).count(), 0, "{spec}");
     }
@@ -326,14 +326,14 @@ fn metrics_entry_applies_only_if_it_names_prometheus_or_no_provider() {
         let named: Vec<_> = providers.iter().map(|name| json!({ "name": name })).collect();
         let spec = json!({"metrics": [{"providers": named, "overrides": [{"disabled": true}]}]});
         let (read, reasons) = read("shop", "t", spec);
-        let choice = MetricsChoice::of(read.metrics.iter(), CallEnd::Client);
+        let choice = MetricsChoice::combine(read.metrics.iter(), CallEnd::Client);
         assert_eq!(choice.has(Metric::RequestCount), !applies, "{providers:?}");
         let unknown = providers.iter().enumerate().filter(|(_, name)| **name != "prometheus");
         let expected: Vec<_> =
             unknown.map(|(at, _)| format!("spec.metrics[0].providers[{at}].name")).collect();
         let paths: Vec<&str> = reasons.iter().map(|reason| &*reason.path).collect();
         assert_eq!(paths, expected, "{providers:?}");
-        let says_no_effect = |reason: &Reason| reason.text.contains("no effect");
-        assert!(reasons.iter().all(|reason| says_no_effect(reason) != applies), "{reasons:?}");
+        let has_no_effect = |reason: &Reason| reason.text.contains("no effect");
+        assert!(reasons.iter().all(|reason| has_no_effect(reason) != applies), "{reasons:?}");
     }
 }

@@ -24,15 +24,16 @@ pub struct RuleLength {
 impl RuleLength {
     /// Computes the size of a raw rule. A match of connections counts once for each pair of a
     /// server name and an address range.
-    pub(super) fn of(rule: &Value) -> Self {
+    pub(super) fn measure(rule: &Value) -> Self {
         let matches = rule.get("match").and_then(Value::as_array);
-        let ways = |of: &Value| {
-            let of =
-                |field| of.get(field).and_then(Value::as_array).map_or(1, |all| all.len().max(1));
-            of("sniHosts").saturating_mul(of("destinationSubnets"))
+        let combinations = |request_match: &Value| {
+            let count = |field| {
+                request_match.get(field).and_then(Value::as_array).map_or(1, |all| all.len().max(1))
+            };
+            count("sniHosts").saturating_mul(count("destinationSubnets"))
         };
         let conditions = matches.map_or(0, |all| all.iter().map(written_len).sum());
-        let count = matches.map_or(1, |all| all.iter().map(ways).sum::<usize>().max(1));
+        let count = matches.map_or(1, |all| all.iter().map(combinations).sum::<usize>().max(1));
         let terms = written_len(rule).saturating_sub(conditions);
         Self { conditions, count, terms }
     }

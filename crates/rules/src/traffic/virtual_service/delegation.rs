@@ -69,10 +69,12 @@ impl VirtualService {
                 continue;
             }
             [bytes, pairs] = with_its;
-            for (of, its) in delegate.http.iter().enumerate().filter(|(_, its)| !its.is_absent) {
-                if delegate.delegates.contains_key(&of) {
+            for (position, its) in
+                delegate.http.iter().enumerate().filter(|(_, its)| !its.is_absent)
+            {
+                if delegate.delegates.contains_key(&position) {
                     let text = format!(
-                        "spec.http[{of}] of {} delegates too, which is not supported: it is left \
+                        "spec.http[{position}] of {} delegates too, which is not supported: it is left \
                          out",
                         delegate.meta
                     );
@@ -80,9 +82,9 @@ impl VirtualService {
                     continue;
                 }
                 let joined = merged(rule, its);
-                for one in joined.iter().flat_map(|_| without_partner(rule, its)) {
+                for unmatched in joined.iter().flat_map(|_| without_partner(rule, its)) {
                     let text = format!(
-                        "no request can match both this rule and spec.http[{of}].match[{one}] of \
+                        "no request can match both this rule and spec.http[{position}].match[{unmatched}] of \
                          {}: that match is left out",
                         delegate.meta
                     );
@@ -92,14 +94,14 @@ impl VirtualService {
                     Some(mut merged) => {
                         let via = Some(rule.place.index);
                         let index = its.place.index;
-                        let of = Some(Arc::clone(&delegate.origin));
-                        merged.place = RulePlace { index, of, via, path: None };
+                        let origin = Some(Arc::clone(&delegate.origin));
+                        merged.place = RulePlace { index, origin, via, path: None };
                         leave_out_faulty(&mut merged);
                         rules.push(merged);
                     }
                     None => {
                         let text = format!(
-                            "no request can match both this rule and spec.http[{of}] of {}: that \
+                            "no request can match both this rule and spec.http[{position}] of {}: that \
                              rule is left out",
                             delegate.meta
                         );
@@ -116,7 +118,7 @@ impl VirtualService {
 /// root.
 fn without_partner(root: &HttpRule, its: &HttpRule) -> Vec<usize> {
     let is_alone =
-        |its: &RequestMatch| root.matches.iter().all(|root| of_both(root, its).is_none());
+        |its: &RequestMatch| root.matches.iter().all(|root| intersect(root, its).is_none());
     let all = its.matches.iter().enumerate().filter(|_| !root.matches.is_empty());
     all.filter(|(_, its)| is_alone(its)).map(|(at, _)| at).collect()
 }
@@ -129,7 +131,7 @@ fn merged(root: &HttpRule, its: &HttpRule) -> Option<HttpRule> {
         (false, false) => {
             let both =
                 its.matches.iter().flat_map(|its| root.matches.iter().map(move |root| (root, its)));
-            let both: Vec<_> = both.filter_map(|(root, its)| of_both(root, its)).collect();
+            let both: Vec<_> = both.filter_map(|(root, its)| intersect(root, its)).collect();
             if both.is_empty() {
                 return None;
             }
@@ -168,7 +170,7 @@ fn joined(root: &Arc<str>, its: &Arc<str>) -> Arc<str> {
 }
 
 /// Combines two matches; `None` if no request can satisfy both.
-fn of_both(root: &RequestMatch, its: &RequestMatch) -> Option<RequestMatch> {
+fn intersect(root: &RequestMatch, its: &RequestMatch) -> Option<RequestMatch> {
     let path = match (&root.path, &its.path) {
         (Some(root), Some(its)) if !paths_agree(root, its) => return None,
         (root, its) => its.clone().or_else(|| root.clone()),

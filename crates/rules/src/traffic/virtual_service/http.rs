@@ -72,7 +72,7 @@ pub(super) struct Reader<'a> {
     pub(super) reasons: &'a mut Vec<Reason>,
     /// Hosts that the object has used so far. Most destinations are among these, and share their
     /// text.
-    pub(super) known: BTreeSet<Hostname>,
+    pub(super) known_hosts: BTreeSet<Hostname>,
 }
 
 impl Reader<'_> {
@@ -240,16 +240,16 @@ impl Reader<'_> {
         }
         let path = path.strip_suffix(".host").unwrap_or(path);
         let port = self.port(raw.port.map(|port| port.number), &format!("{path}.port.number"));
-        let host = self.known(host);
+        let host = self.shared_host(host);
         Some(Destination { port, subset: raw.subset, ..Destination::to(host) })
     }
 
     /// Returns the shared copy of a host.
-    fn known(&mut self, host: Hostname) -> Hostname {
-        if let Some(known) = self.known.get(&host) {
-            return known.clone();
+    fn shared_host(&mut self, host: Hostname) -> Hostname {
+        if let Some(shared) = self.known_hosts.get(&host) {
+            return shared.clone();
         }
-        self.known.insert(host.clone());
+        self.known_hosts.insert(host.clone());
         host
     }
 
@@ -369,7 +369,7 @@ impl Reader<'_> {
                     self.reasons.push(Reason::warning(&codes::ROUTE_PART_LOST, path, text));
                 }
                 let groups = self.regex(&raw.r#match, &path).map(|regex| regex.groups);
-                let named = re2::groups_of(&raw.rewrite);
+                let named = re2::highest_group(&raw.rewrite);
                 let fact = match (groups, named) {
                     (Ok(groups), Ok(named)) if named <= groups && is_text(&raw.rewrite) => {
                         return Some(PathRewrite::Regex(raw.r#match, raw.rewrite));
@@ -408,8 +408,8 @@ impl Reader<'_> {
             (Some(_), _) => self
                 .port(raw.port, &format!("{path}.port"))
                 .map_or(RedirectPort::Unset, RedirectPort::Number),
-            (None, "FROM_REQUEST_PORT") => RedirectPort::OfRequest,
-            (None, "FROM_PROTOCOL_DEFAULT") => RedirectPort::OfScheme,
+            (None, "FROM_REQUEST_PORT") => RedirectPort::FromRequest,
+            (None, "FROM_PROTOCOL_DEFAULT") => RedirectPort::SchemeDefault,
             (None, "") => RedirectPort::Unset,
             (None, other) => {
                 let text = format!(
@@ -428,7 +428,7 @@ impl Reader<'_> {
         let path_redirect = match (some(raw.uri), some(raw.prefix_rewrite)) {
             (Some(whole), _) => RedirectPath::Whole(whole),
             (None, Some(prefix)) => RedirectPath::Prefix(prefix),
-            (None, None) => RedirectPath::Kept,
+            (None, None) => RedirectPath::Unchanged,
         };
         let rule = RedirectRule {
             path: path_redirect,
@@ -437,11 +437,11 @@ impl Reader<'_> {
             port,
             status,
         };
-        let leads_elsewhere = rule.path != RedirectPath::Kept
+        let changes_target = rule.path != RedirectPath::Unchanged
             || rule.authority.is_some()
             || rule.scheme.is_some()
             || rule.port != RedirectPort::Unset;
-        if !leads_elsewhere && !*refused {
+        if !changes_target && !*refused {
             let text = "changes neither uri, authority, scheme nor port: clients would follow it \
                         endlessly";
             self.refuse(refused, path, text);
@@ -564,7 +564,7 @@ impl Reader<'_> {
             }
         }
         let mut joined = |this: &mut Self, list: Vec<String>, field: &str| -> Arc<str> {
-            let mut kept = Vec::with_capacity(list.len());
+            let mut names = Vec::with_capacity(list.len());
             for (at, name) in list.into_iter().enumerate() {
                 let path = format!("{path}.{field}[{at}]");
                 if !is_text(&name) {
@@ -578,10 +578,10 @@ impl Reader<'_> {
                         &format!("{name:?} is not a valid token: it is left out of responses"),
                     );
                 } else {
-                    kept.push(name);
+                    names.push(name);
                 }
             }
-            kept.join(",").into()
+            names.join(",").into()
         };
         if !matches!(&*raw.unmatched_preflights, "" | "UNSPECIFIED" | "FORWARD" | "IGNORE") {
             let text = format!(
@@ -607,8 +607,8 @@ impl Reader<'_> {
     /// Returns the host that header changes set, by either name of the host header: the first in
     /// `set`, or else in `add`.
     fn host_among_headers(&mut self, edits: &RawHeaderEdits, path: &str) -> Option<Arc<str>> {
-        let of = |what, map| BTreeMap::iter(map).map(move |(name, host)| (what, name, host));
-        let all = of("set", &edits.set).chain(of("add", &edits.add));
+        let entries = |what, map| BTreeMap::iter(map).map(move |(name, host)| (what, name, host));
+        let all = entries("set", &edits.set).chain(entries("add", &edits.add));
         let mut found: Option<Arc<str>> = None;
         for (what, name, host) in all.filter(|(_, name, _)| names_host(name)) {
             let path = format!("{path}.{what}[{name}]");
@@ -629,9 +629,9 @@ impl Reader<'_> {
         let mut edits = |this: &mut Self, raw: RawHeaderEdits, part: &str| {
             let path = format!("{path}.{part}");
             let mut pairs = |this: &mut Self, map: BTreeMap<String, Arc<str>>, what: &str| {
-                let mut kept = BTreeMap::new();
+                let mut changes = BTreeMap::new();
                 for (name, value) in map {
-                    if kept.len() == HEADERS_MAX {
+                    if changes.len() == HEADERS_MAX {
                         // Reported once, however many there are.
                         let text = "are more than 250 headers, which is the maximum";
                         this.refuse(refused, &format!("{path}.{what}"), text);
@@ -653,10 +653,10 @@ impl Reader<'_> {
                     } else if let Err(fact) = command_operators::check(&value) {
                         this.refuse(refused, &path, &format!("{value:?} {fact}"));
                     } else {
-                        kept.insert(name.to_ascii_lowercase().into(), value);
+                        changes.insert(name.to_ascii_lowercase().into(), value);
                     }
                 }
-                kept.into_iter().collect()
+                changes.into_iter().collect()
             };
             let set = pairs(this, raw.set, "set");
             let add = pairs(this, raw.add, "add");

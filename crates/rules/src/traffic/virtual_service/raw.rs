@@ -218,7 +218,7 @@ pub(super) fn grpc_status(name: &str) -> Option<u8> {
         "DATA_LOSS",
         "UNAUTHENTICATED",
     ];
-    let place = NAMES.iter().position(|known| *known == name);
+    let place = NAMES.iter().position(|candidate| *candidate == name);
     let number = place.or_else(|| name.parse().ok().filter(|number| *number < NAMES.len()));
     number.and_then(|number| u8::try_from(number).ok())
 }

@@ -26,7 +26,7 @@ fn read(spec: &str) -> (VirtualService, Vec<Reason>) {
 }
 
 /// Returns the codes and paths of reasons.
-fn reasons_of(reasons: &[Reason]) -> Vec<(&'static Code, &str)> {
+fn codes_and_paths(reasons: &[Reason]) -> Vec<(&'static Code, &str)> {
     reasons.iter().map(|reason| (reason.code, reason.path.as_str())).collect()
 }
 
@@ -74,7 +74,7 @@ fn invalid_host_is_left_out_alone() {
         read("{hosts: [good, 'a.*', '', good, '*'], http: [{route: [{destination: {host: a}}]}]}");
     let lost = ["spec.hosts[1]", "spec.hosts[2]", "spec.hosts[3]", "spec.hosts[2]"];
     let lost = lost.map(|path| (&codes::ROUTE_HOST_INVALID, path));
-    let given = reasons_of(&reasons);
+    let given = codes_and_paths(&reasons);
     assert_eq!(given.iter().map(|one| one.0).collect::<Vec<_>>(), lost.map(|one| one.0));
     let mesh: Vec<_> = service.mesh_hosts().map(ToString::to_string).collect();
     assert_eq!(mesh, ["good.shop.svc.cluster.local"], "* applies only to gateways");
@@ -118,7 +118,7 @@ fn rule_with_an_error_is_removed_unless_it_blocks() {
         };
         let (service, reasons) = read(&spec);
         let path = format!("spec.http[0].{path}");
-        assert_eq!(reasons_of(&reasons), [(&codes::ROUTE_REFUSED, path.as_str())], "{more}");
+        assert_eq!(codes_and_paths(&reasons), [(&codes::ROUTE_REFUSED, path.as_str())], "{more}");
         let rule = &service.http[0];
         assert_eq!((rule.refused, rule.is_absent), (blocks, !blocks), "{more}");
     }
@@ -130,7 +130,7 @@ fn unreadable_match_removes_its_rule_unless_the_rule_blocks() {
     let read = |action: &str| {
         let (service, reasons) = read(&format!("{{hosts: [a], http: [{{{matches}, {action}}}]}}"));
         let paths = ["spec.http[0].match[0].headers[x].regex", "spec.http[0].match[1].uri.regex"];
-        assert_eq!(reasons_of(&reasons), paths.map(|path| (&codes::MATCH_REFUSED, path)));
+        assert_eq!(codes_and_paths(&reasons), paths.map(|path| (&codes::MATCH_REFUSED, path)));
         service.http[0].clone()
     };
     let route = "route: [{destination: {host: a}}]";
@@ -143,7 +143,7 @@ fn unreadable_match_removes_its_rule_unless_the_rule_blocks() {
     ] {
         let rule = read(action);
         assert!(rule.is_absent && rule.matches.is_empty(), "{action}");
-        assert_eq!(rule.leads_to().count(), 0, "{action}");
+        assert_eq!(rule.all_destinations().count(), 0, "{action}");
     }
     for action in [
         "directResponse: {status: 403}",
@@ -215,8 +215,8 @@ fn zero_weight_gets_no_requests_and_a_zero_sum_has_no_destination() {
             "{{hosts: [a], http: [{{route: [{{destination: {{host: a}}, weight: {a}}}, {{destination: {{host: b}}, weight: {b}}}]}}]}}"
         ));
         let rule = &service.http[0];
-        let told: Vec<_> = reasons.into_iter().map(|one| (one.code, one.path)).collect();
-        (told, rule.destinations.iter().map(|one| one.weight).collect::<Vec<_>>())
+        let reported: Vec<_> = reasons.into_iter().map(|one| (one.code, one.path)).collect();
+        (reported, rule.destinations.iter().map(|one| one.weight).collect::<Vec<_>>())
     };
     let refused = |path: &str| vec![(&codes::ROUTE_REFUSED, path.to_owned())];
     assert_eq!(weights([90, 10]), (vec![], vec![90, 10]));
@@ -264,7 +264,7 @@ fn fields_without_an_effect_are_reported() {
         };
         let (service, reasons) = read(&spec);
         let path = format!("spec.http[0].{path}");
-        assert_eq!(reasons_of(&reasons), [(code, path.as_str())], "{more}");
+        assert_eq!(codes_and_paths(&reasons), [(code, path.as_str())], "{more}");
         assert!(!service.http[0].refused, "{more}: it still routes to its destination");
     }
 }
@@ -290,7 +290,7 @@ fn invalid_ports_and_weights_of_connections_are_reported() {
         (&codes::DESTINATION_INVALID, "spec.tcp[0].route[0].weight"),
         (&codes::TRAFFIC_PORT, "spec.tcp[0].route[0].destination.port.number"),
     ];
-    assert_eq!(reasons_of(&reasons), expected);
+    assert_eq!(codes_and_paths(&reasons), expected);
     assert_eq!(service.tcp[0].destinations.len(), 1);
 }
 
@@ -307,7 +307,7 @@ fn redundant_export_entries_are_reported() {
         ("[web, '*']", "spec.exportTo[0]"),
     ] {
         let (_, reasons) = read(&spec(export));
-        assert_eq!(reasons_of(&reasons), [(&codes::TRAFFIC_REPLACED, path)], "{export}");
+        assert_eq!(codes_and_paths(&reasons), [(&codes::TRAFFIC_REPLACED, path)], "{export}");
     }
     assert_eq!(read(&spec("[web, '.']")).1, []);
 }
@@ -318,7 +318,7 @@ fn invalid_destination_keeps_its_weight() {
         "{hosts: [a], http: [{route: [{destination: {host: '*'}, weight: 30}, {destination: {host: b}, weight: 70}]}]}",
     );
     assert_eq!(
-        reasons_of(&reasons),
+        codes_and_paths(&reasons),
         [(&codes::DESTINATION_INVALID, "spec.http[0].route[0].destination")]
     );
     let shares: Vec<_> =
@@ -337,7 +337,7 @@ fn either_name_of_the_host_header_changes_the_host() {
     assert_eq!(*changes.request.remove, [Arc::from("u")]);
     let replaced = (&codes::TRAFFIC_REPLACED, "spec.http[0].headers.request.add[:authority]");
     let lost = (&codes::ROUTE_PART_LOST, "spec.http[0].headers.request.set[:path]");
-    assert_eq!(reasons_of(&reasons), [replaced, lost]);
+    assert_eq!(codes_and_paths(&reasons), [replaced, lost]);
     assert!(!rule.refused);
 }
 
@@ -348,7 +348,7 @@ fn invalid_host_is_skipped_for_the_next_valid_one() {
     assert_eq!(rule.headers.as_ref().and_then(|changes| changes.host.as_deref()), Some("c"));
     let lost = |name| (&codes::ROUTE_PART_LOST, name);
     assert_eq!(
-        reasons_of(&reasons),
+        codes_and_paths(&reasons),
         [
             lost("spec.http[0].headers.request.set[:authority]"),
             lost("spec.http[0].headers.request.set[Host]"),
@@ -363,7 +363,10 @@ fn numbers_in_retry_conditions_are_status_codes() {
     let retries = rule.retries.as_ref().expect("it has some");
     assert_eq!(&*retries.on, "connect-failure,1000,retriable-status-codes");
     assert_eq!(*retries.statuses, [503]);
-    assert_eq!(reasons_of(&reasons), [(&codes::ROUTE_PART_LOST, "spec.http[0].retries.retryOn")]);
+    assert_eq!(
+        codes_and_paths(&reasons),
+        [(&codes::ROUTE_PART_LOST, "spec.http[0].retries.retryOn")]
+    );
 }
 
 #[test]
@@ -391,7 +394,10 @@ fn address_ranges_apply_only_to_their_own_tls_match() {
         "{hosts: ['*.a.com'], tls: [{match: [{sniHosts: [x.a.com], destinationSubnets: [10.1.0.0/16]}, {sniHosts: [y.a.com, z.b.com]}],
           route: [{destination: {host: a.com}}]}]}",
     );
-    assert_eq!(reasons_of(&reasons), [(&codes::MATCH_REFUSED, "spec.tls[0].match[1].sniHosts[1]")]);
+    assert_eq!(
+        codes_and_paths(&reasons),
+        [(&codes::MATCH_REFUSED, "spec.tls[0].match[1].sniHosts[1]")]
+    );
     let [first, second] = &*service.tls[0].matches else { panic!("{service:?}") };
     assert_eq!((first.to.len(), second.to.len()), (1, 0));
     assert_eq!(*second.server_names, [Arc::from("y.a.com")]);
@@ -403,7 +409,7 @@ fn rule_after_a_catch_all_is_reported() {
         "{hosts: [a], http: [{match: [{method: {exact: GET}}], route: [{destination: {host: a}}]}, {route: [{destination: {host: a}}]},
           {match: [{uri: {prefix: /a}}], route: [{destination: {host: a}}]}]}",
     );
-    assert_eq!(reasons_of(&reasons), [(&codes::RULE_UNREACHABLE, "spec.http[2]")]);
+    assert_eq!(codes_and_paths(&reasons), [(&codes::RULE_UNREACHABLE, "spec.http[2]")]);
 }
 
 /// Returns the rules of a root with a delegate, and the codes of the reasons.
@@ -477,7 +483,7 @@ fn size_limit_of_rules_counts_each_host_and_match() {
 
 #[test]
 fn size_limit_of_delegates_counts_each_delegating_rule() {
-    let of = |delegating: usize, conditions: [usize; 2], body: usize| {
+    let joined_count = |delegating: usize, conditions: [usize; 2], body: usize| {
         let matches = |count| format!("match: [{}]", vec!["{uri: {prefix: /a}}"; count].join(", "));
         let [root, its] = conditions.map(matches);
         let root = format!("{{delegate: {{name: its, namespace: teams}}, {root}}}");
@@ -489,10 +495,10 @@ fn size_limit_of_delegates_counts_each_delegating_rule() {
         assert_eq!(rules.len() + codes.len(), delegating);
         rules.len()
     };
-    assert_eq!(of(20, [1, 1], 1_000_000), 16, "bytes");
-    assert_eq!(of(4, [3, 2], 1_000_000), 2, "bytes of six routes each");
-    assert_eq!(of(60, [1, 1_000], 1), 50, "pairs of conditions");
-    assert_eq!(of(60, [2, 5], 1), 60);
+    assert_eq!(joined_count(20, [1, 1], 1_000_000), 16, "bytes");
+    assert_eq!(joined_count(4, [3, 2], 1_000_000), 2, "bytes of six routes each");
+    assert_eq!(joined_count(60, [1, 1_000], 1), 50, "pairs of conditions");
+    assert_eq!(joined_count(60, [2, 5], 1), 60);
 }
 
 #[test]
@@ -534,7 +540,7 @@ fn condition_with_several_values_is_reported() {
         "match: [{uri: {exact: /a, prefix: /b}, headers: {x: {prefix: p, regex: r}, y: {exact: e}}}]",
     );
     assert_eq!(
-        reasons_of(&reasons),
+        codes_and_paths(&reasons),
         [
             (&codes::ROUTE_PART_LOST, "spec.http[0].match[0].uri"),
             (&codes::ROUTE_PART_LOST, "spec.http[0].match[0].headers[x]"),
@@ -551,7 +557,10 @@ fn retries_without_attempts_are_disabled_and_reported() {
     let (off, reasons) = rule("retries: {attempts: 0}");
     assert_eq!((off.retries.as_ref().map(|one| one.attempts), reasons), (Some(0), Vec::new()));
     let (_, reasons) = rule("retries: {retryOn: 5xx, perTryTimeout: 2s}");
-    assert_eq!(reasons_of(&reasons), [(&codes::ROUTE_PART_LOST, "spec.http[0].retries.attempts")]);
+    assert_eq!(
+        codes_and_paths(&reasons),
+        [(&codes::ROUTE_PART_LOST, "spec.http[0].retries.attempts")]
+    );
 }
 
 #[test]
@@ -569,7 +578,7 @@ fn value_that_is_too_long_for_envoy_affects_only_its_rule() {
         let (rule, reasons) = rule(&more);
         assert!(rule.is_absent);
         assert_eq!(
-            reasons_of(&reasons),
+            codes_and_paths(&reasons),
             [(&codes::ROUTE_REFUSED, &*format!("spec.http[0].{path}"))]
         );
     }
@@ -595,7 +604,7 @@ fn matches_covered_by_an_earlier_one_have_a_reason() {
         let rules = matches.iter().map(|one| format!("{{match: [{one}], {to}}}"));
         let (_, reasons) =
             read(&format!("{{hosts: [a], http: [{}]}}", rules.collect::<Vec<_>>().join(", ")));
-        let found = reasons_of(&reasons);
+        let found = codes_and_paths(&reasons);
         assert!(found.iter().all(|(code, _)| *code == &codes::RULE_UNREACHABLE), "{found:?}");
         found.into_iter().map(|(_, path)| path.to_owned()).collect::<Vec<_>>()
     };
@@ -623,14 +632,14 @@ fn matches_covered_by_an_earlier_one_have_a_reason() {
 #[test]
 fn parts_without_an_effect_have_a_reason() {
     let (_, reasons) = read("{hosts: [a]}");
-    assert_eq!(reasons_of(&reasons), [(&codes::ROUTE_PART_LOST, "spec")]);
+    assert_eq!(codes_and_paths(&reasons), [(&codes::ROUTE_PART_LOST, "spec")]);
     for (more, path) in [
         ("rewrite: {uriRegexRewrite: {match: a}}", "rewrite.uriRegexRewrite.rewrite"),
         ("headers: {response: {set: {Server: own}}}", "headers.response.set[Server]"),
     ] {
         let (found, reasons) = rule(more);
         let path = format!("spec.http[0].{path}");
-        assert_eq!(reasons_of(&reasons), [(&codes::ROUTE_PART_LOST, path.as_str())]);
+        assert_eq!(codes_and_paths(&reasons), [(&codes::ROUTE_PART_LOST, path.as_str())]);
         assert!(!found.is_absent);
     }
 }

@@ -29,8 +29,8 @@ impl VirtualServices {
         let mut namespaces = BTreeSet::new();
         for (_, versions) in self.differing(before) {
             let [old, new] = versions.map(|one| one.map_or(&[][..], |all| all));
-            let is_in = |all: &[Arc<RoutedService>], one: &Arc<RoutedService>| {
-                all.iter().any(|other| Arc::ptr_eq(other, one))
+            let is_in = |all: &[Arc<RoutedService>], routed: &Arc<RoutedService>| {
+                all.iter().any(|other| Arc::ptr_eq(other, routed))
             };
             let gone = old.iter().filter(|one| !is_in(new, one));
             let come = new.iter().filter(|one| !is_in(old, one));
@@ -48,7 +48,7 @@ impl VirtualServices {
     /// and route to the same services.
     pub fn differs_in_requests_alone(&self, before: &Self) -> bool {
         let is_same = |(old, new): (&Arc<RoutedService>, &Arc<RoutedService>)| {
-            Arc::ptr_eq(old, new) || old.is_same_beside_requests(new)
+            Arc::ptr_eq(old, new) || old.equals_except_requests(new)
         };
         self.destinations == before.destinations
             && self.withheld == before.withheld
@@ -69,13 +69,13 @@ impl VirtualServices {
         let hosts = self.differing(other).map(|(_, versions)| {
             versions.map(|all| all.into_iter().flat_map(|all| all.iter()).collect::<Vec<_>>())
         });
-        let gateways = other.by_gateway.diff(&self.by_gateway).map(|one| match one {
+        let gateways = other.by_gateway.diff(&self.by_gateway).map(|difference| match difference {
             DiffItem::Add(_, here) => [Vec::new(), here.values().collect()],
             DiffItem::Remove(_, there) => [there.values().collect(), Vec::new()],
             DiffItem::Update { old: (_, there), new: (_, here) } => {
                 let mut versions = [Vec::new(), Vec::new()];
-                for one in there.diff(here) {
-                    let [old, new] = match one {
+                for difference in there.diff(here) {
+                    let [old, new] = match difference {
                         DiffItem::Add(_, new) => [None, Some(new)],
                         DiffItem::Remove(_, old) => [Some(old), None],
                         DiffItem::Update { old: (_, old), new: (_, new) } => [Some(old), Some(new)],
@@ -89,11 +89,14 @@ impl VirtualServices {
         hosts.chain(gateways).flat_map(|[there, here]| {
             let is_there =
                 |one: &&Arc<RoutedService>| there.iter().any(|other| Arc::ptr_eq(one, other));
-            let led = there.iter().flat_map(|one| one.destinations());
-            let led: BTreeSet<_> = led.map(|to| (&to.host, &to.subset)).collect();
+            let routed_subsets = there.iter().flat_map(|one| one.destinations());
+            let routed_subsets: BTreeSet<_> =
+                routed_subsets.map(|to| (&to.host, &to.subset)).collect();
             let new: Vec<_> = here.into_iter().filter(|one| !is_there(one)).collect();
             let to = new.into_iter().flat_map(|one| one.destinations());
-            to.filter(move |to| !to.subset.is_empty() && !led.contains(&(&to.host, &to.subset)))
+            to.filter(move |to| {
+                !to.subset.is_empty() && !routed_subsets.contains(&(&to.host, &to.subset))
+            })
         })
     }
 
@@ -115,19 +118,19 @@ impl VirtualServices {
         };
         for (_, [old, new]) in self.differing_by_host(before) {
             let [old, new] = [old, new].map(|one| one.map_or(&[][..], |all| all));
-            let is_in = |all: &[Arc<RoutedService>], one: &Arc<RoutedService>| {
-                all.iter().any(|other| Arc::ptr_eq(other, one))
+            let is_in = |all: &[Arc<RoutedService>], routed: &Arc<RoutedService>| {
+                all.iter().any(|other| Arc::ptr_eq(other, routed))
             };
             old.iter().filter(|one| !is_in(new, one)).for_each(|one| exchange(Some(one), None));
             new.iter().filter(|one| !is_in(old, one)).for_each(|one| exchange(None, Some(one)));
         }
-        for one in before.by_gateway.diff(&self.by_gateway) {
-            match one {
+        for difference in before.by_gateway.diff(&self.by_gateway) {
+            match difference {
                 DiffItem::Add(_, all) => all.values().for_each(|new| exchange(None, Some(new))),
                 DiffItem::Remove(_, all) => all.values().for_each(|old| exchange(Some(old), None)),
                 DiffItem::Update { old: (_, old), new: (_, new) } => {
-                    for one in old.diff(new) {
-                        match one {
+                    for difference in old.diff(new) {
+                        match difference {
                             DiffItem::Add(_, new) => exchange(None, Some(new)),
                             DiffItem::Remove(_, old) => exchange(Some(old), None),
                             DiffItem::Update { old: (_, old), new: (_, new) } => {
@@ -150,10 +153,10 @@ impl VirtualServices {
         };
         let all = self.by_host.iter().take(if namespaces.is_empty() { 0 } else { usize::MAX });
         let withheld = all.filter_map(move |(host, all)| {
-            let is_one =
+            let is_withheld =
                 |one: &Arc<RoutedService>| namespaces.contains(&one.service.meta.namespace);
             let is_same = before.by_host.get(host).is_some_and(|old| Arc::ptr_eq(old, all));
-            (is_same && all.iter().any(is_one)).then_some((host, [Some(all), Some(all)]))
+            (is_same && all.iter().any(is_withheld)).then_some((host, [Some(all), Some(all)]))
         });
         self.differing_by_host(before).chain(withheld)
     }
@@ -165,7 +168,7 @@ impl VirtualServices {
         before: &'a Self,
     ) -> impl Iterator<Item = DifferingHost<'a>> {
         let is_same = |old: &Arc<_>, new: &Arc<_>| Arc::ptr_eq(old, new);
-        before.by_host.diff(&self.by_host).filter_map(move |one| match one {
+        before.by_host.diff(&self.by_host).filter_map(move |difference| match difference {
             DiffItem::Add(host, new) => Some((host, [None, Some(new)])),
             DiffItem::Remove(host, old) => Some((host, [Some(old), None])),
             DiffItem::Update { old: (host, old), new: (_, new) } => {

@@ -41,17 +41,17 @@ impl World {
     fn news(&mut self) -> Vec<String> {
         let news = self.objects.take_news((&self.services, self.sharing), &Gateways::default());
         news.into_iter()
-            .map(|(of, reason)| {
-                format!("{}/{} {} {}", of.namespace, of.name, reason.code, reason.path)
+            .map(|(meta, reason)| {
+                format!("{}/{} {} {}", meta.namespace, meta.name, reason.code, reason.path)
             })
             .collect()
     }
 
     /// Returns the objects that a host belongs to in a namespace, in order of precedence.
-    fn of(&self, host: &str, namespace: &str) -> Vec<String> {
+    fn objects_for(&self, host: &str, namespace: &str) -> Vec<String> {
         let host = HostPattern::parse(host, "", "").expect("a host");
         let namespace = namespace.into();
-        let all = self.services.of_host(&host, &namespace).flatten();
+        let all = self.services.for_host(&host, &namespace).flatten();
         all.map(|one| one.service.meta.to_string()).collect()
     }
 }
@@ -71,10 +71,11 @@ fn objects_that_share_a_host_lose_only_connections() {
         world.put(&service(2, "team", "younger", &format!("{{hosts: [b.com, a.c.com], {rules}}}")));
         let wanted: &[&str] = if lost { &["team/younger STR1024 spec.hosts[0]"] } else { &[] };
         assert_eq!(world.news(), wanted, "{sharing:?} {rules}");
-        let all: Vec<_> = world.services.of_host(&host("b.com"), &"web".into()).flatten().collect();
+        let all: Vec<_> =
+            world.services.for_host(&host("b.com"), &"web".into()).flatten().collect();
         assert!(all[0].shares_host(all[1], &host("b.com")));
         let all: Vec<_> =
-            world.services.of_host(&host("a.c.com"), &"web".into()).flatten().collect();
+            world.services.for_host(&host("a.c.com"), &"web".into()).flatten().collect();
         assert!(!all[0].shares_host(all[1], &host("a.c.com")), "an exact host and a wildcard");
     }
 }
@@ -96,8 +97,8 @@ fn most_private_object_takes_precedence_then_the_oldest() {
         world.put(&service(created, namespace, name, &format!("{{hosts: [a.com], {RULE}{more}}}")));
     }
     let web = ["web/young", "other/named", "other/old", "aaa/zzz"];
-    assert_eq!(world.of("a.com", "web"), web, "ties go by name, before the namespace");
-    assert_eq!(world.of("a.com", "shop"), ["other/elsewhere", "other/old", "aaa/zzz"]);
+    assert_eq!(world.objects_for("a.com", "web"), web, "ties go by name, before the namespace");
+    assert_eq!(world.objects_for("a.com", "shop"), ["other/elsewhere", "other/old", "aaa/zzz"]);
     assert!(world.services.concerns(&"web".into()) && !world.services.concerns(&"far".into()));
 }
 
@@ -109,10 +110,10 @@ fn most_specific_host_takes_precedence_over_older_wildcards() {
     {
         world.put(&service(created, "shop", name, &format!("{{hosts: ['{host}'], {RULE}}}")));
     }
-    assert_eq!(world.of("x.a.com", "web"), ["shop/exact", "shop/under", "shop/all"]);
-    assert_eq!(world.of("y.a.com", "web"), ["shop/under", "shop/all"]);
-    assert_eq!(world.of("*.a.com", "web"), ["shop/under", "shop/all"]);
-    assert_eq!(world.of("a.com", "web"), ["shop/all"]);
+    assert_eq!(world.objects_for("x.a.com", "web"), ["shop/exact", "shop/under", "shop/all"]);
+    assert_eq!(world.objects_for("y.a.com", "web"), ["shop/under", "shop/all"]);
+    assert_eq!(world.objects_for("*.a.com", "web"), ["shop/under", "shop/all"]);
+    assert_eq!(world.objects_for("a.com", "web"), ["shop/all"]);
 }
 
 #[test]
@@ -127,8 +128,8 @@ fn change_reports_its_affected_hosts() {
     assert_eq!(world.put(&second), ["a.com", "b.com", "d.com"]);
     assert_eq!(world.take(&second), ["b.com", "d.com"]);
     assert!(world.services.is_empty());
-    let of_gateway = |world: &World| world.services.of_gateway("shop/gw", &"web".into()).count();
-    assert_eq!(of_gateway(&world), 1, "a gateway has it");
+    let at_gateway = |world: &World| world.services.for_gateway("shop/gw", &"web".into()).count();
+    assert_eq!(at_gateway(&world), 1, "a gateway has it");
     assert_eq!(world.take(&edge), [""; 0]);
     assert_eq!(world.services, VirtualServices::default(), "no state is left");
 }
@@ -152,7 +153,7 @@ fn change_of_a_delegate_affects_the_delegating_objects() {
     let web = "web".into();
     let host = HostPattern::parse("a.com", "", "").expect("a host");
     let rules =
-        world.services.of_host(&host, &web).flatten().next().map(|one| one.http.rules.len());
+        world.services.for_host(&host, &web).flatten().next().map(|one| one.http.rules.len());
     assert_eq!(rules, Some(1));
     assert_eq!(world.put(&its("x.com")), [""; 0]);
     assert_eq!(world.take(&its("x.com")), ["a.com"]);
@@ -197,8 +198,8 @@ fn labels_of_senders_are_active_selectors() {
     let labels =
         |pairs: &[(&str, &str)]| pairs.iter().map(|(a, b)| ((*a).into(), (*b).into())).collect();
     let both = world.selectors.selection(&"any".into(), &labels(&[("app", "web"), ("v", "1")]));
-    let one = world.selectors.selection(&"any".into(), &labels(&[("app", "web")]));
-    assert!(!both.is_empty() && one.is_empty());
+    let only_app = world.selectors.selection(&"any".into(), &labels(&[("app", "web")]));
+    assert!(!both.is_empty() && only_app.is_empty());
     world.take(&root);
     assert_eq!(world.selectors, Selectors::default());
 }
@@ -211,8 +212,8 @@ fn hosts_that_route_to_a_service_are_tracked() {
     };
     let numbered = service(1, "web", "numbered", &leading("x.com", ", port: {number: 80}"));
     let portless = service(2, "web", "portless", &leading("x.com, y.com", ""));
-    let beside = service(3, "web", "beside", &leading("z.com", ".au"));
-    let of_service = |world: &World| {
+    let suffixed = service(3, "web", "beside", &leading("z.com", ".au"));
+    let routes_to_service = |world: &World| {
         let to = Hostname::from("a.com");
         let texts = |hosts: BTreeSet<&HostPattern>| {
             hosts.into_iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
@@ -221,18 +222,18 @@ fn hosts_that_route_to_a_service_are_tracked() {
         (leading, texts(world.services.depending_on(&to).collect()))
     };
     let found = |leading: &str, depending: &str| (leading.to_owned(), depending.to_owned());
-    world.put(&beside);
+    world.put(&suffixed);
     world.put(&numbered);
-    assert_eq!(of_service(&world), found("x.com", ""));
+    assert_eq!(routes_to_service(&world), found("x.com", ""));
     world.put(&portless);
-    assert_eq!(of_service(&world), found("x.com y.com", "x.com y.com"));
+    assert_eq!(routes_to_service(&world), found("x.com y.com", "x.com y.com"));
     world.take(&numbered);
-    assert_eq!(of_service(&world), found("x.com y.com", "x.com y.com"));
+    assert_eq!(routes_to_service(&world), found("x.com y.com", "x.com y.com"));
     world.put(&numbered);
     world.take(&portless);
-    assert_eq!(of_service(&world), found("x.com", ""));
+    assert_eq!(routes_to_service(&world), found("x.com", ""));
     world.take(&numbered);
-    assert_eq!(of_service(&world), found("", ""));
+    assert_eq!(routes_to_service(&world), found("", ""));
 }
 
 #[test]

@@ -52,7 +52,7 @@ fn patch(matches: &str, operation: &str, value: &str) -> String {
 }
 
 /// Returns the names of the HTTP filters of the first chain that has any.
-fn filters_of(listener: &Value) -> Vec<String> {
+fn http_filter_names(listener: &Value) -> Vec<String> {
     let chains = listener["filter_chains"].as_array().into_iter().flatten();
     let chains = chains.chain([&listener["default_filter_chain"]]);
     let managers = chains.filter_map(|chain| chain["filters"].as_array()?.last());
@@ -73,12 +73,12 @@ fn envoys_accept_every_supported_filter() {
     let context = filtered(&patches, vec![port("http", 80, 8080)]);
     let all = listeners(&context, &client());
     for name in ["virtualInbound", "0.0.0.0_80"] {
-        let own = filters_of(&all[name]);
+        let own = http_filter_names(&all[name]);
         assert!(own.len() > 2 * FILTERS.len(), "{name} has all of them: {own:?}");
         let given = all[name].to_string();
         assert!(given.contains("proper_case_words") && given.contains("PASS_THROUGH"), "{name}");
     }
-    let clusters = held(&context, &client(), ResourceType::Cluster);
+    let clusters = list_resources(&context, &client(), ResourceType::Cluster);
     assert!(["limits", "one", "fixed"].iter().all(|name| clusters.contains_key(*name)));
     let clusters: Vec<_> = clusters.into_values().collect();
     for envoy in envoys() {
@@ -136,51 +136,51 @@ async fn requests_pass_through_user_filters() {
         let ports = vec![port("http", 80, plain), port("http-b", 81, limited)];
         let context = filtered(&patches, ports);
         let proxy = client();
-        let held_listeners = listeners(&context, &proxy);
+        let all_listeners = listeners(&context, &proxy);
         assert_eq!(
-            filters_of(&held_listeners["0.0.0.0_80"])[2..],
+            http_filter_names(&all_listeners["0.0.0.0_80"])[2..],
             ["lua", "envoy.filters.http.router"]
         );
         let mut all: Vec<_> = [plain, limited]
             .into_iter()
             .map(|port| {
-                let mut listener = held_listeners["virtualInbound"].clone();
+                let mut listener = all_listeners["virtualInbound"].clone();
                 listener["name"] = format!("inbound-{port}").into();
                 listener["address"] = at_loopback(port);
                 listener
             })
             .collect();
-        let mut outbound = inlined(&context, &proxy, held_listeners["0.0.0.0_80"].clone());
+        let mut outbound = inlined(&context, &proxy, all_listeners["0.0.0.0_80"].clone());
         outbound["address"] = at_loopback(entry);
         outbound["bind_to_port"] = true.into();
         all.push(outbound);
-        let clusters = held(&context, &proxy, ResourceType::Cluster);
+        let clusters = list_resources(&context, &proxy, ResourceType::Cluster);
         let clusters = clusters
             .into_iter()
             .map(|(name, cluster)| static_cluster(cluster, to_loopback(&name, echo)))
             .collect();
         let running = Running::start(&envoy, &bootstrap(all, clusters)).await;
-        let told = envoy.display();
+        let label = envoy.display();
         let answer =
             async |port: u16, path: &str| request(&format!("127.0.0.1:{port}"), path, "").await;
         for _ in 0..2 {
             let given = answer(plain, "/").await;
             assert!(
                 given.starts_with("HTTP/1.1 200 ") && given.contains("x-way: in"),
-                "{told}: {given}"
+                "{label}: {given}"
             );
         }
         let given = answer(limited, "/").await;
-        assert!(given.starts_with("HTTP/1.1 200 "), "{told}: {given}");
+        assert!(given.starts_with("HTTP/1.1 200 "), "{label}: {given}");
         let given = answer(limited, "/").await;
         assert!(
             given.starts_with("HTTP/1.1 429 ") && given.contains("x-way: in"),
-            "{told}: {given}"
+            "{label}: {given}"
         );
         let given = answer(entry, "/tea").await;
-        assert!(given.starts_with("HTTP/1.1 418 ") && given.contains("a pot"), "{told}: {given}");
+        assert!(given.starts_with("HTTP/1.1 418 ") && given.contains("a pot"), "{label}: {given}");
         let given = answer(entry, "/").await;
-        assert!(!given.contains("418"), "{told}: {given}");
+        assert!(!given.contains("418"), "{label}: {given}");
         drop(running);
     }
 }

@@ -101,10 +101,10 @@ fn envoys_accept_upstream_clusters_of_every_policy() {
         let is_old = envoy.to_string_lossy().contains("1.36");
         let release = Some(if is_old { (1, 36) } else { (1, 40) });
         let proxy = Proxy { envoy_release: release, ..client() };
-        let clusters = held(&context, &proxy, ResourceType::Cluster);
+        let clusters = list_resources(&context, &proxy, ResourceType::Cluster);
         for (name, _) in POLICIES {
-            let of_subset = clusters.keys().filter(|key| key.contains(&format!("|{name}|")));
-            assert_eq!(of_subset.count(), 15, "three services of five ports each: {name}");
+            let subset_clusters = clusters.keys().filter(|key| key.contains(&format!("|{name}|")));
+            assert_eq!(subset_clusters.count(), 15, "three services of five ports each: {name}");
         }
         // An Envoy that validates a configuration has no stream for secrets.
         let folder = tempfile::tempdir().expect("a directory");
@@ -178,7 +178,7 @@ fn serving_as(authority: &Authority, name: &str, clients: Option<&Authority>) ->
 /// One Envoy acts as the client, the servers, and plain-text servers that would receive unencrypted
 /// requests.
 #[tokio::test]
-async fn tls_reaches_the_server_that_a_rule_means_and_nobody_else() {
+async fn tls_reaches_only_the_server_of_the_rule() {
     let folder = tempfile::tempdir().expect("a directory");
     let [authority, stranger] = [(); 2].map(|()| Authority::new());
     let (signed, key) = authority.sign_name(SanType::DnsName("client".try_into().expect("ASCII")));
@@ -236,7 +236,7 @@ async fn tls_reaches_the_server_that_a_rule_means_and_nobody_else() {
     let policies: Vec<_> =
         cases.iter().map(|(name, _, tls, _)| (*name, format!("{{tls: {{{tls}}}}}"))).collect();
     let context = with_policies(&policies, vec![port("http", 80, 8080)]);
-    let clusters = held(&context, &client(), ResourceType::Cluster);
+    let clusters = list_resources(&context, &client(), ResourceType::Cluster);
     for envoy in envoys() {
         let servers: [u16; 4] = free_ports();
         let entries: [u16; 15] = free_ports();
@@ -278,15 +278,15 @@ async fn tls_reaches_the_server_that_a_rule_means_and_nobody_else() {
         // A server counts a response only after it has sent it.
         let counted = async {
             loop {
-                let heard = running.ask("/stats?filter=http.plain.downstream_rq_2xx").await;
-                if !heard.contains("rq_2xx: 0\n") {
-                    return heard;
+                let stats = running.query_admin("/stats?filter=http.plain.downstream_rq_2xx").await;
+                if !stats.contains("rq_2xx: 0\n") {
+                    return stats;
                 }
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        let heard = tokio::time::timeout(WAIT_LIMIT, counted).await.expect("it is counted");
-        assert!(heard.contains("rq_2xx: 1\n"), "only DISABLE uses plain text: {heard}");
+        let stats = tokio::time::timeout(WAIT_LIMIT, counted).await.expect("it is counted");
+        assert!(stats.contains("rq_2xx: 1\n"), "only DISABLE uses plain text: {stats}");
     }
 }
 
@@ -313,11 +313,13 @@ fn inbound_cluster(objects: &[(&str, &str)]) -> Value {
     mesh.apply(MeshEvent::Traffic(index.apply(&objects).expect("there is something new")));
     mesh.apply(MeshEvent::Complete);
     let context = mesh.next_version().expect("a first version").0;
-    held(&context, &client(), ResourceType::Cluster).remove("inbound|8080||").expect("a cluster")
+    list_resources(&context, &client(), ResourceType::Cluster)
+        .remove("inbound|8080||")
+        .expect("a cluster")
 }
 
 #[test]
-fn limits_of_a_services_rule_hold_at_its_workloads_unless_a_sidecar_says_otherwise() {
+fn rule_limits_apply_at_workloads_unless_a_sidecar_sets_limits() {
     let rule = "{host: app, trafficPolicy: {connectionPool: {tcp: {maxConnections: 7}}, \
         portLevelSettings: [{port: {number: 81}, connectionPool: {tcp: {maxConnections: 1}}}]}}";
     let for_clients = "{host: app, workloadSelector: {matchLabels: {app: app}}, \
@@ -328,11 +330,11 @@ fn limits_of_a_services_rule_hold_at_its_workloads_unless_a_sidecar_says_otherwi
         let limits = &cluster["circuit_breakers"]["thresholds"][0];
         [limits["max_connections"].clone(), limits["max_requests"].clone()]
     };
-    let none = json!(u32::MAX);
-    let of_rule = ("DestinationRule", rule);
-    assert_eq!(limits(&[of_rule]), [json!(7), none.clone()]);
-    assert_eq!(limits(&[("DestinationRule", for_clients)]), [none.clone(), none.clone()]);
-    assert_eq!(limits(&[of_rule, ("Sidecar", sidecar)]), [none, json!(3)]);
+    let unlimited = json!(u32::MAX);
+    let service_rule = ("DestinationRule", rule);
+    assert_eq!(limits(&[service_rule]), [json!(7), unlimited.clone()]);
+    assert_eq!(limits(&[("DestinationRule", for_clients)]), [unlimited.clone(), unlimited.clone()]);
+    assert_eq!(limits(&[service_rule, ("Sidecar", sidecar)]), [unlimited, json!(3)]);
 }
 
 #[test]

@@ -81,28 +81,28 @@ pub(super) fn governed_by(
 /// Starts a workload that responds with its name and details of the request. `/slow` responds
 /// slowly, `/flaky` fails twice.
 #[expect(clippy::disallowed_methods, reason = "a test's own server, which ends with the test")]
-pub(super) async fn version(name: &'static str, asked: Arc<AtomicUsize>) -> u16 {
+pub(super) async fn version(name: &'static str, count: Arc<AtomicUsize>) -> u16 {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("bound").port();
     let flaky = Arc::new(AtomicUsize::new(0));
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            let (asked, flaky) = (Arc::clone(&asked), Arc::clone(&flaky));
+            let (count, flaky) = (Arc::clone(&count), Arc::clone(&flaky));
             let answer = hyper::service::service_fn(move |request: http::Request<_>| {
                 let _: &hyper::body::Incoming = request.body();
-                asked.fetch_add(1, Ordering::Relaxed);
+                count.fetch_add(1, Ordering::Relaxed);
                 let path = request.uri().to_string();
                 let header = |name: &str| {
                     let value = request.headers().get(name).and_then(|value| value.to_str().ok());
                     value.unwrap_or("-").to_owned()
                 };
-                let told = ["host", "x-set", "x-gone"].map(header).join(" ");
+                let headers = ["host", "x-set", "x-gone"].map(header).join(" ");
                 let fails = path == "/flaky" && flaky.fetch_add(1, Ordering::Relaxed) % 3 < 2;
                 async move {
                     if path == "/slow" {
                         tokio::time::sleep(Duration::from_secs(3)).await;
                     }
-                    let body = bytes::Bytes::from(format!("<{name} {path} {told}>"));
+                    let body = bytes::Bytes::from(format!("<{name} {path} {headers}>"));
                     let answer = http::Response::builder().status(if fails { 503 } else { 200 });
                     answer.body(http_body_util::Full::new(body))
                 }
@@ -133,8 +133,8 @@ async fn requests_follow_rules() {
     let context = ruled(RULES);
     let counts = ["v1", "v2", "shadow"].map(|name| (name, Arc::new(AtomicUsize::new(0))));
     let mut upstreams = Vec::new();
-    for (name, asked) in &counts {
-        let port = version(name, Arc::clone(asked)).await;
+    for (name, count) in &counts {
+        let port = version(name, Arc::clone(count)).await;
         let cluster = format!("outbound|80|{name}|app.ns.svc.cluster.local");
         let assignment = to_loopback(&cluster, port);
         upstreams.push(json!({ "name": cluster, "type": "STATIC", "load_assignment": assignment }));
@@ -146,7 +146,7 @@ async fn requests_follow_rules() {
             { "name": "strait", "static_layer": { "re2.max_program_size.error_level": 32768 } },
         ] });
         let running = Running::start(&envoy, &bootstrap).await;
-        asked_of(&format!("127.0.0.1:{entry}"), &counts[2].1).await;
+        check_requests(&format!("127.0.0.1:{entry}"), &counts[2].1).await;
         drop(running);
     }
 }
@@ -270,7 +270,7 @@ fn requests_are_explained_as_envoys_route_them() {
 }
 
 /// Sends the requests to this address and compares the responses.
-async fn asked_of(address: &str, shadowed: &AtomicUsize) {
+async fn check_requests(address: &str, shadowed: &AtomicUsize) {
     for (path, headers, status, text) in EXPECTED.iter().copied() {
         let answer = request(address, path, headers).await;
         let right = answer.starts_with(&format!("HTTP/1.1 {status} ")) && answer.contains(text);
@@ -278,10 +278,10 @@ async fn asked_of(address: &str, shadowed: &AtomicUsize) {
     }
     let began = Instant::now();
     let answer = request(address, "/delay", "").await;
-    let took = began.elapsed();
+    let elapsed = began.elapsed();
     assert!(
-        answer.contains("<v1 /delay ") && took >= Duration::from_millis(390),
-        "{took:?} {answer}"
+        answer.contains("<v1 /delay ") && elapsed >= Duration::from_millis(390),
+        "{elapsed:?} {answer}"
     );
     let answer = request(address, "/flaky", "").await;
     assert!(answer.starts_with("HTTP/1.1 200 "), "it is tried again: {answer}");

@@ -73,7 +73,7 @@ async fn envoy_counts_requests_and_connections_by_the_labels_of_istio() {
     let (context, proxy) = metered(http, tcp);
     let outbound = [("0.0.0.0_80", to_http), ("10.1.0.1_82", to_tcp)];
     let echo = workload_server().await;
-    let bootstrap = bootstrap_of_both_sidecars((&context, &proxy), &outbound, &[http, tcp], echo);
+    let bootstrap = bootstrap_with_both_sidecars((&context, &proxy), &outbound, &[http, tcp], echo);
     let running = Running::start(&envoy, &bootstrap).await;
 
     let forged = "x-envoy-peer-metadata-id: forged\r\nx-envoy-peer-metadata: Zm9yZ2Vk\r\n\
@@ -167,7 +167,7 @@ async fn envoy_counts_requests_and_connections_by_the_labels_of_istio() {
         let mut tick = tokio::time::interval(Duration::from_millis(100));
         loop {
             tick.tick().await;
-            text = running.ask("/stats/prometheus").await;
+            text = running.query_admin("/stats/prometheus").await;
             let all = |(metric, labels, count): &(&str, Vec<_>, u64)| {
                 sum(&text, metric, labels) == *count
             };
@@ -193,7 +193,7 @@ fn proxies_that_report_no_service_metrics_have_no_stats_logger() {
     let plain = Proxy { reports_services: false, ..proxy.clone() };
     for kind in [ResourceType::Listener, ResourceType::Cluster] {
         let [with, without] =
-            [&proxy, &plain].map(|proxy| format!("{:?}", held(&context, proxy, kind)));
+            [&proxy, &plain].map(|proxy| format!("{:?}", list_resources(&context, proxy, kind)));
         let mark = match kind {
             ResourceType::Listener => "envoy.access_loggers.stats",
             _ => "\"strait\"",

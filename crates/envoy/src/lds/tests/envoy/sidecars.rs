@@ -11,7 +11,7 @@ use rustls::{ClientConfig, RootCertStore};
 use super::policies::with_secrets_sent;
 use super::rules::version;
 use super::*;
-use crate::lds::tests::access::event_of;
+use crate::lds::tests::access::event_with_root;
 use strait_model::{Collection, ISTIO_NETWORKING, ObjectKey};
 use strait_rules::testing::kind_settings;
 use strait_rules::traffic::TrafficIndex;
@@ -19,7 +19,7 @@ use strait_rules::traffic::TrafficIndex;
 /// Returns the mesh of a workload that follows this Sidecar and accepts plain text only.
 fn following(spec: &Value, ports: Vec<Port>) -> Arc<PushContext> {
     let service = |name: &str, vip: &str| service(name).vip(vip).ports(ports.clone());
-    let word = shard("east", 1)
+    let update = shard("east", 1)
         .network("n1")
         .with(service("app.ns", "10.1.0.1"), vec![])
         .with(service("out.ns", "10.1.0.2"), vec![])
@@ -37,8 +37,8 @@ fn following(spec: &Value, ports: Vec<Port>) -> Arc<PushContext> {
     let objects: Collection = [(key, Arc::new(json!({ "spec": spec })))].into_iter().collect();
     let mut index = TrafficIndex::new(kind_settings());
     let mut mesh = mesh();
-    mesh.apply(MeshEvent::Registry(word.built()));
-    mesh.apply(event_of("istio-system", [peer]));
+    mesh.apply(MeshEvent::Registry(update.built()));
+    mesh.apply(event_with_root("istio-system", [peer]));
     mesh.apply(MeshEvent::Traffic(index.apply(&objects).expect("there is something new")));
     assert_eq!(index.take_news(), [], "no part of it is ignored");
     mesh.apply(MeshEvent::Complete);
@@ -97,15 +97,15 @@ async fn envoys_apply_inbound_and_outbound_settings_of_sidecars() {
     };
     let (certificate, private_key) =
         (write("cert.pem", &signed.pem()), write("key.pem", &key.serialize_pem()));
-    let asked = Arc::new(AtomicUsize::new(0));
-    let own = version("own", Arc::clone(&asked)).await;
+    let count = Arc::new(AtomicUsize::new(0));
+    let own = version("own", Arc::clone(&count)).await;
     let [to_app, to_out] =
-        [version("app", Arc::clone(&asked)).await, version("out", Arc::clone(&asked)).await];
+        [version("app", Arc::clone(&count)).await, version("out", Arc::clone(&count)).await];
     for envoy in envoys() {
-        let [taken, apart, in_tls, requests, bytes, other, asked_to] = free_ports();
+        let [inbound_port, apart, in_tls, requests, bytes, other, proxy_port] = free_ports();
         let spec = json!({
             "ingress": [
-                { "port": { "number": taken, "protocol": "HTTP" },
+                { "port": { "number": inbound_port, "protocol": "HTTP" },
                     "defaultEndpoint": format!("127.0.0.1:{own}") },
                 { "port": { "number": apart, "protocol": "TCP" }, "captureMode": "NONE",
                     "bind": "127.0.0.1", "defaultEndpoint": format!("127.0.0.1:{own}") },
@@ -122,7 +122,7 @@ async fn envoys_apply_inbound_and_outbound_settings_of_sidecars() {
                     "captureMode": "NONE", "hosts": ["./app.ns.svc.cluster.local"] },
                 { "port": { "number": other, "protocol": "HTTP" }, "captureMode": "NONE",
                     "hosts": ["./out.ns.svc.cluster.local"] },
-                { "port": { "number": asked_to, "protocol": "HTTP_PROXY" }, "captureMode": "NONE",
+                { "port": { "number": proxy_port, "protocol": "HTTP_PROXY" }, "captureMode": "NONE",
                     "hosts": ["./app.ns.svc.cluster.local", "./out.ns.svc.cluster.local"] },
             ],
             "outboundTrafficPolicy": { "mode": "ALLOW_ANY",
@@ -136,7 +136,7 @@ async fn envoys_apply_inbound_and_outbound_settings_of_sidecars() {
         for (name, mut listener) in listeners(&context, &proxy) {
             match &*name {
                 "virtualOutbound" => continue,
-                "virtualInbound" => listener["address"] = at_loopback(taken),
+                "virtualInbound" => listener["address"] = at_loopback(inbound_port),
                 _ => {}
             }
             let mut listener = with_routes(&context, listener);
@@ -144,7 +144,7 @@ async fn envoys_apply_inbound_and_outbound_settings_of_sidecars() {
             bound.push(listener);
         }
         let mut clusters = Vec::new();
-        for (name, cluster) in held(&context, &proxy, ResourceType::Cluster) {
+        for (name, cluster) in list_resources(&context, &proxy, ResourceType::Cluster) {
             let to = if name.contains("||app.") { to_app } else { to_out };
             clusters.push(match name.starts_with("outbound|") {
                 true => static_cluster(cluster, to_loopback(&name, to)),
@@ -152,9 +152,9 @@ async fn envoys_apply_inbound_and_outbound_settings_of_sidecars() {
             });
         }
         let running = Running::start(&envoy, &bootstrap(bound, clusters)).await;
-        let told = envoy.display();
+        let label = envoy.display();
         for (port, wanted) in [
-            (taken, "<own / "),
+            (inbound_port, "<own / "),
             (apart, "<own / "),
             (requests, "<app / "),
             (bytes, "<app / "),
@@ -162,7 +162,7 @@ async fn envoys_apply_inbound_and_outbound_settings_of_sidecars() {
             (other, "<out / "),
         ] {
             let answer = request(&format!("127.0.0.1:{port}"), "/", "").await;
-            assert!(answer.contains(wanted), "{wanted} at {port} by {told}: {answer}");
+            assert!(answer.contains(wanted), "{wanted} at {port} by {label}: {answer}");
         }
         for (url, wanted) in [
             (format!("http://app.ns:{requests}/"), "<app / "),
@@ -170,13 +170,13 @@ async fn envoys_apply_inbound_and_outbound_settings_of_sidecars() {
             // An unknown host has no address here, so the request goes to the egressProxy.
             ("http://unknown.example/".to_owned(), "<out / "),
         ] {
-            let answer = request(&format!("127.0.0.1:{asked_to}"), &url, "").await;
-            assert!(answer.contains(wanted), "{url} by {told}: {answer}");
+            let answer = request(&format!("127.0.0.1:{proxy_port}"), &url, "").await;
+            assert!(answer.contains(wanted), "{url} by {label}: {answer}");
         }
         let answer = request_by_tls(in_tls, &authority).await;
-        assert!(answer.contains("<own / "), "{told}: {answer}");
+        assert!(answer.contains("<own / "), "{label}: {answer}");
         let plain = request(&format!("127.0.0.1:{in_tls}"), "/", "").await;
-        assert!(!plain.contains("<own"), "{told}: {plain}");
+        assert!(!plain.contains("<own"), "{label}: {plain}");
         drop(running);
     }
 }

@@ -80,8 +80,8 @@ const TRACING: &str =
 
 #[tokio::test]
 async fn spans_of_requests_reach_the_collector_that_a_telemetry_names() {
-    let asked = Arc::default();
-    let app = version("app", asked).await;
+    let count = Arc::default();
+    let app = version("app", count).await;
     for (provider, path) in PROVIDERS {
         let context = traced(provider, TRACING);
         for envoy in envoys() {

@@ -84,7 +84,7 @@ async fn application_receives_http1_over_an_upgraded_hop_and_websockets_too() {
         let context = governed(services, "DestinationRule", &[rule]);
         let outbound = [("0.0.0.0_80", upgraded), ("0.0.0.0_81", not_upgraded)];
         let application = http1_application().await;
-        let bootstrap = bootstrap_of_both_sidecars(
+        let bootstrap = bootstrap_with_both_sidecars(
             (&context, &client()),
             &outbound,
             &[declared, plain],

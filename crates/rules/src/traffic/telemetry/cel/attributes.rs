@@ -142,8 +142,8 @@ pub(super) fn unknown(tokens: &[CelToken<'_>]) -> Option<String> {
         let field = sign(Some(at + 1), ".").then(|| tokens.get(at + 2)).flatten();
         match field {
             Some(CelToken::Name(field)) if !sign(Some(at + 3), "(") => {
-                let is_known = fields.is_empty() || fields.contains(field);
-                (!is_known).then(|| format!("{name}.{field}"))
+                let is_attribute = fields.is_empty() || fields.contains(field);
+                (!is_attribute).then(|| format!("{name}.{field}"))
             }
             _ => None,
         }

@@ -82,10 +82,10 @@ impl Reader<'_> {
 
     /// Reports conditions on claims in rules for sidecars, which do not know claims.
     pub(in super::super) fn claims_at_sidecars(&mut self, rule: &HttpRule, path: &str) {
-        for (at, one) in rule.matches.iter().enumerate() {
-            let gateways = &one.source.gateways;
+        for (at, request) in rule.matches.iter().enumerate() {
+            let gateways = &request.source.gateways;
             let is_for_mesh = gateways.is_empty() || gateways.iter().any(|name| **name == *MESH);
-            if one.looks_at_claims() && is_for_mesh {
+            if request.looks_at_claims() && is_for_mesh {
                 let path = format!("{path}.match[{at}]");
                 let text = "claims of tokens are known only at gateways; at sidecars, requests \
                             that match the other conditions are answered with 500";
@@ -190,12 +190,12 @@ impl Reader<'_> {
         let mut all = BTreeMap::new();
         for (name, raw) in raw {
             let path = format!("{path}[{name}]");
-            let is_known = if are_headers {
+            let is_valid = if are_headers {
                 is_header_name(name.strip_prefix(':').unwrap_or(&name))
             } else {
                 !name.is_empty() && name.len() <= QUERY_NAME_MAX
             };
-            if !is_known {
+            if !is_valid {
                 self.refuse_condition(refused, &path, "cannot be a name in a request");
                 continue;
             }
