@@ -21,8 +21,8 @@ fn policy(name: &str, labels: &Value, spec: &Value) -> Value {
 /// Waits until the inbound listeners of a proxy contain a rule, or don't.
 async fn named_until(client: &XdsClient, rule: &str, named: bool) {
     wait_until(SOON, async || {
-        let held = client.held();
-        let body = held.body(ResourceType::Listener, "virtualInbound").unwrap_or_default();
+        let contents = client.held();
+        let body = contents.body(ResourceType::Listener, "virtualInbound").unwrap_or_default();
         let is = String::from_utf8_lossy(body).contains(rule);
         holds(is == named && !body.is_empty(), (rule, named))
     })
@@ -50,23 +50,23 @@ async fn policy_reaches_only_the_selected_proxies() {
     let setup = Setup::new();
     setup.join(&[&east]);
     let server = setup.start_ready().await;
-    let known = async || {
+    let all_stored = async || {
         let clusters = server.clusters("east").await;
         holds(clusters[0]["objects"].as_u64() >= Some(4), clusters)
     };
-    wait_until(SOON, known).await;
-    let of_web = server.connect(&setup, &web).await;
-    let of_db = server.connect(&setup, &db).await;
-    named_until(&of_web, "policy[deny]", false).await;
-    named_until(&of_db, "policy[deny]", false).await;
+    wait_until(SOON, all_stored).await;
+    let web_client = server.connect(&setup, &web).await;
+    let db_client = server.connect(&setup, &db).await;
+    named_until(&web_client, "policy[deny]", false).await;
+    named_until(&db_client, "policy[deny]", false).await;
     let woken = async || server.admin.json("/debug/push").await["streamsWokenTotal"].as_u64();
     let before = woken().await;
 
     let rules = json!({ "action": "DENY", "rules": [{ "to": [{ "operation": { "paths": ["/admin"] } }] }] });
     setup.put("deny", &policy("deny", &json!({ "app": "web" }), &rules));
-    named_until(&of_web, "ns[shop]-policy[deny]-rule[0]", true).await;
+    named_until(&web_client, "ns[shop]-policy[deny]-rule[0]", true).await;
     assert_eq!(woken().await, before.map(|before| before + 1), "only selected proxies wake");
-    named_until(&of_db, "policy[deny]", false).await;
+    named_until(&db_client, "policy[deny]", false).await;
 
     // The program's output about it.
     let states = server.admin.json("/debug/config?kind=AuthorizationPolicy").await;
@@ -78,16 +78,16 @@ async fn policy_reaches_only_the_selected_proxies() {
     let found = server.strait(&["check"]).await;
     assert!(!text(&found).contains("STR0824"), "all ports of those are HTTP: {}", text(&found));
     assert!(text(&found).contains("config     1 of 1 object active"), "{}", text(&found));
-    let ask = ["explain", "policy", "web-1.shop", "--from", "shop/client", "--port", "8080"];
+    let arguments = ["explain", "policy", "web-1.shop", "--from", "shop/client", "--port", "8080"];
     // Paths are normalized as in the proxy.
     for path in ["/admin", "//admin", "/x/../%61dmin?a=b"] {
-        let asked = server.strait(&[&ask[..], &["--path", path]].concat()).await;
-        assert_eq!(asked.status.code(), Some(2), "{path}: {}", text(&asked));
+        let output = server.strait(&[&arguments[..], &["--path", path]].concat()).await;
+        assert_eq!(output.status.code(), Some(2), "{path}: {}", text(&output));
         let denied = "http  deny: ns[shop]-policy[deny]-rule[0]";
-        assert!(text(&asked).contains(denied), "{path}: {}", text(&asked));
+        assert!(text(&output).contains(denied), "{path}: {}", text(&output));
     }
-    let asked = server.strait(&[&ask[..], &["--path", "/"]].concat()).await;
-    assert_eq!(asked.status.code(), Some(0), "{}", text(&asked));
+    let output = server.strait(&[&arguments[..], &["--path", "/"]].concat()).await;
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     wait_until(SOON, async || {
         let status = server.strait(&["policy", "status", "shop/deny"]).await;
         holds(status.status.code() == Some(0), text(&status))
@@ -99,24 +99,24 @@ async fn policy_reaches_only_the_selected_proxies() {
     setup.put("deny", &policy("deny", &json!({ "app": "web" }), &broken));
     wait_until(SOON, async || {
         let status = server.strait(&["policy", "status", "deny"]).await;
-        let told = text(&status);
-        holds(status.status.code() == Some(2) && told.contains("STR0821"), told)
+        let printed = text(&status);
+        holds(status.status.code() == Some(2) && printed.contains("STR0821"), printed)
     })
     .await;
-    for words in [&["check"][..], &["status"]] {
-        let found = server.strait(words).await;
-        assert!(text(&found).contains("STR0820"), "{words:?}: {}", text(&found));
-        assert_eq!(found.status.code(), Some(2), "{words:?}: {}", text(&found));
+    for arguments in [&["check"][..], &["status"]] {
+        let found = server.strait(arguments).await;
+        assert!(text(&found).contains("STR0820"), "{arguments:?}: {}", text(&found));
+        assert_eq!(found.status.code(), Some(2), "{arguments:?}: {}", text(&found));
     }
-    named_until(&of_web, "ns[shop]-policy[deny]-rule[0]", true).await;
+    named_until(&web_client, "ns[shop]-policy[deny]-rule[0]", true).await;
     assert_eq!(woken().await, before.map(|before| before + 1), "no other proxy wakes");
 
     // Differences are computed against the active version, not the stored one: fixing it changes
     // nothing. If two pods have the same address, it is unknown which of them a log belongs to.
     pod(&east, "web-2", "web", "10.0.0.3");
     wait_until(SOON, async || {
-        let known = server.admin.json("/debug/access").await;
-        holds(known.to_string().contains("10.0.0.3"), known)
+        let access = server.admin.json("/debug/access").await;
+        holds(access.to_string().contains("10.0.0.3"), access)
     })
     .await;
     let (log, good) = (setup.path("web.log"), setup.path("good.json"));
@@ -147,8 +147,8 @@ async fn no_proxy_has_inbound_listeners_before_its_policies() {
     setup.put("deny", &policy("deny", &json!({ "app": "web" }), &rules));
     let server = setup.start_ready().await;
 
-    let of_node = Proxy { kind: "ztunnel", ..web.clone() };
-    let refused = match server.open(&setup, &of_node, ClientOptions::default()).await {
+    let node_proxy = Proxy { kind: "ztunnel", ..web.clone() };
+    let refused = match server.open(&setup, &node_proxy, ClientOptions::default()).await {
         Err(error) => error.to_string(),
         Ok(client) => {
             wait_until(SOON, async || client.held().ended.ok_or("a stream".to_owned())).await
@@ -158,8 +158,8 @@ async fn no_proxy_has_inbound_listeners_before_its_policies() {
 
     let client = server.connect(&setup, &web).await;
     let first = wait_until(SOON, async || {
-        let held = client.held();
-        let body = held.body(ResourceType::Listener, "virtualInbound").map(<[u8]>::to_vec);
+        let contents = client.held();
+        let body = contents.body(ResourceType::Listener, "virtualInbound").map(<[u8]>::to_vec);
         body.ok_or("no inbound listener yet".to_owned())
     })
     .await;
@@ -212,17 +212,17 @@ async fn policy_is_complete_when_all_proxies_acknowledged_it_and_no_port_uses_th
     setup.put("mode", &mode("STRICT"));
     let until =
         "in transition: workloads of 2 proxies accept plain text in addition to mTLS until 20";
-    let told = "2 proxies, servers and clients; 2 acknowledged all of it";
-    status("shop/mode", &[all, until, told], 2).await;
-    let asked = server.strait(&["explain", "policy", "web-1.shop", "--port", "8080"]).await;
-    let told =
+    let acknowledged = "2 proxies, servers and clients; 2 acknowledged all of it";
+    status("shop/mode", &[all, until, acknowledged], 2).await;
+    let output = server.strait(&["explain", "policy", "web-1.shop", "--port", "8080"]).await;
+    let mode_line =
         "mode  PERMISSIVE: in transition to STRICT of PeerAuthentication shop/mode, until 20";
-    assert!(text(&asked).contains(told), "{}", text(&asked));
+    assert!(text(&output).contains(mode_line), "{}", text(&output));
     let query = format!("/debug/explain/policy?proxy={}&port=8080", first.id());
     let answer = server.admin.json(&query).await;
     let reach = server.admin.json("/debug/config/reach?kind=PeerAuthentication").await;
-    let told = &reach[0]["told"][0];
-    assert_eq!([&told["proxies"], &told["waiting"]], [&json!(2), &json!(0)], "{reach}");
+    let counts = &reach[0]["told"][0];
+    assert_eq!([&counts["proxies"], &counts["waiting"]], [&json!(2), &json!(0)], "{reach}");
     let (mode, until) = (&answer["mode"], &reach[0]["transition"]["until"]);
     let expected = json!({ "to": "STRICT", "by": "PeerAuthentication shop/mode", "until": until });
     assert_eq!((&mode["value"], &mode["transition"]), (&json!("PERMISSIVE"), &expected));
@@ -255,17 +255,17 @@ async fn rule_about_addresses_ignores_callers_behind_a_gateway() {
     setup.put("near", &policy("near", &json!({ "app": "web" }), &rules));
     let server = setup.start_ready().await;
     let _client = server.connect(&setup, &web).await;
-    let asked = async |from: &str| {
-        let ask = ["explain", "policy", "web-1.shop", "--from", from, "--port", "8080"];
-        text(&server.strait(&ask).await)
+    let explained = async |from: &str| {
+        let arguments = ["explain", "policy", "web-1.shop", "--from", from, "--port", "8080"];
+        text(&server.strait(&arguments).await)
     };
     wait_until(SOON, async || {
-        let told = asked("shop/caller").await;
+        let printed = explained("shop/caller").await;
         let fact = "STR0847: spec.rules[0].from[0].source.ipBlocks: AuthorizationPolicy shop/near can't match: \
                     shop/caller runs in network n2, and connects from there through a gateway";
-        holds(told.contains(fact), told)
+        holds(printed.contains(fact), printed)
     })
     .await;
-    let told = asked("shop/client").await;
-    assert!(!told.contains("STR0847") && told.contains("shop/near"), "{told}");
+    let printed = explained("shop/client").await;
+    assert!(!printed.contains("STR0847") && printed.contains("shop/near"), "{printed}");
 }

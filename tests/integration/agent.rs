@@ -11,7 +11,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
 use super::mesh::{Member, SHOP, SOON, SYSTEM, Server, Setup, outbound, replace};
-use super::tokens::{Agent, identity_of, running, token_by_hand, without_certificate};
+use super::tokens::{Agent, running, token_by_hand, verified_identity, without_certificate};
 use strait_identity::AuthorityPem;
 use strait_proto::envoy::envoy::config::core::v3::Node;
 use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
@@ -34,7 +34,7 @@ const FORMS: [ProtocolForm; 2] = [ProtocolForm::Sotw, ProtocolForm::Delta];
 
 /// A message of one side about a type, independent of the variant.
 #[derive(Debug, Default)]
-struct Said {
+struct AgentMessage {
     type_url: String,
     /// Subscribed names, or removed names.
     names: Vec<String>,
@@ -45,10 +45,10 @@ struct Said {
 }
 
 /// The resources that an Envoy has, by type.
-type Holdings = BTreeMap<&'static str, Held>;
+type Holdings = BTreeMap<&'static str, ReceivedState>;
 
 #[derive(Debug, Default, Clone, PartialEq)]
-struct Held {
+struct ReceivedState {
     resources: BTreeMap<String, (String, Vec<u8>)>,
     /// The last accepted version (SotW).
     version: String,
@@ -76,15 +76,15 @@ impl AgentStream {
         let mut client = AggregatedDiscoveryServiceClient::new(channel.expect("connected"));
         match form {
             ProtocolForm::Sotw => {
-                let (requests, taken) = mpsc::channel(64);
-                let call = agent.request(ReceiverStream::new(taken));
+                let (requests, receiver) = mpsc::channel(64);
+                let call = agent.request(ReceiverStream::new(receiver));
                 let responses = client.stream_aggregated_resources(call).await.expect("let in");
                 let responses = Responses::Sotw(responses.into_inner());
                 Self { requests: Requests::Sotw(requests), responses }
             }
             ProtocolForm::Delta => {
-                let (requests, taken) = mpsc::channel(64);
-                let call = agent.request(ReceiverStream::new(taken));
+                let (requests, receiver) = mpsc::channel(64);
+                let call = agent.request(ReceiverStream::new(receiver));
                 let responses = client.delta_aggregated_resources(call).await.expect("let in");
                 let responses = Responses::Delta(responses.into_inner());
                 Self { requests: Requests::Delta(requests), responses }
@@ -92,8 +92,8 @@ impl AgentStream {
         }
     }
 
-    async fn say(&self, said: Said, node: Option<Node>, error: Option<&str>) {
-        let Said { type_url, names, resources, version, nonce } = said;
+    async fn send(&self, message: AgentMessage, node: Option<Node>, error: Option<&str>) {
+        let AgentMessage { type_url, names, resources, version, nonce } = message;
         let error_detail =
             error.map(|text| rpc::Status { message: text.to_owned(), ..Default::default() });
         match &self.requests {
@@ -110,12 +110,12 @@ impl AgentStream {
                 requests.send(request).await.expect("it is open");
             }
             Requests::Delta(requests) => {
-                let held = resources.into_iter().map(|(name, (version, _))| (name, version));
+                let versions = resources.into_iter().map(|(name, (version, _))| (name, version));
                 let request = DeltaDiscoveryRequest {
                     node,
                     type_url,
                     resource_names_subscribe: names,
-                    initial_resource_versions: held.collect(),
+                    initial_resource_versions: versions.collect(),
                     response_nonce: nonce,
                     error_detail,
                     ..Default::default()
@@ -126,29 +126,35 @@ impl AgentStream {
     }
 
     /// Subscribes to a type, with the resources that the client has.
-    async fn ask(&self, type_url: &str, names: &[String], held: &Held, node: Option<Node>) {
-        let said = Said {
+    async fn subscribe(
+        &self,
+        type_url: &str,
+        names: &[String],
+        state: &ReceivedState,
+        node: Option<Node>,
+    ) {
+        let message = AgentMessage {
             type_url: type_url.to_owned(),
             names: names.to_vec(),
-            resources: held.resources.clone(),
-            version: held.version.clone(),
+            resources: state.resources.clone(),
+            version: state.version.clone(),
             nonce: String::new(),
         };
-        self.say(said, node, None).await;
+        self.send(message, node, None).await;
     }
 
     /// Returns the next response.
-    async fn hear(&mut self) -> Said {
+    async fn receive(&mut self) -> AgentMessage {
         let in_time = async {
             match &mut self.responses {
                 Responses::Sotw(responses) => {
                     let response = responses.message().await.expect("no error");
                     let response = response.expect("the stream continues");
                     let named = response.resources.into_iter().map(|any| {
-                        let name = name_of(&response.type_url, &any.value);
+                        let name = resource_name(&response.type_url, &any.value);
                         (name, (response.version_info.clone(), any.value))
                     });
-                    Said {
+                    AgentMessage {
                         resources: named.collect(),
                         names: Vec::new(),
                         version: response.version_info,
@@ -159,11 +165,11 @@ impl AgentStream {
                 Responses::Delta(responses) => {
                     let response = responses.message().await.expect("no error");
                     let response = response.expect("the stream continues");
-                    let named = response.resources.into_iter().map(|one| {
-                        let body = one.resource.expect("a resource").value;
-                        (one.name, (one.version, body))
+                    let named = response.resources.into_iter().map(|entry| {
+                        let body = entry.resource.expect("a resource").value;
+                        (entry.name, (entry.version, body))
                     });
-                    Said {
+                    AgentMessage {
                         resources: named.collect(),
                         names: response.removed_resources,
                         version: response.system_version_info,
@@ -177,33 +183,39 @@ impl AgentStream {
     }
 
     /// Returns the next response of a type, and acknowledges it and all responses before it.
-    async fn hear_of(&mut self, type_url: &str, asked: &BTreeMap<&str, Vec<String>>) -> Said {
+    async fn receive_type(
+        &mut self,
+        type_url: &str,
+        subscribed: &BTreeMap<&str, Vec<String>>,
+    ) -> AgentMessage {
         loop {
-            let heard = self.hear().await;
+            let response = self.receive().await;
             // An agent does not acknowledge empty responses.
-            if heard.type_url != AGENT_CONFIG || !heard.resources.is_empty() {
+            if response.type_url != AGENT_CONFIG || !response.resources.is_empty() {
                 let names = match self.requests {
-                    Requests::Sotw(_) => asked.get(&*heard.type_url).cloned().unwrap_or_default(),
+                    Requests::Sotw(_) => {
+                        subscribed.get(&*response.type_url).cloned().unwrap_or_default()
+                    }
                     Requests::Delta(_) => Vec::new(),
                 };
-                let answer = Said {
-                    type_url: heard.type_url.clone(),
+                let answer = AgentMessage {
+                    type_url: response.type_url.clone(),
                     names,
-                    version: heard.version.clone(),
-                    nonce: heard.nonce.clone(),
-                    ..Said::default()
+                    version: response.version.clone(),
+                    nonce: response.nonce.clone(),
+                    ..AgentMessage::default()
                 };
-                self.say(answer, None, None).await;
+                self.send(answer, None, None).await;
             }
-            if heard.type_url == type_url {
-                return heard;
+            if response.type_url == type_url {
+                return response;
             }
         }
     }
 }
 
 /// Returns the name of a resource, from its message.
-fn name_of(type_url: &str, body: &[u8]) -> String {
+fn resource_name(type_url: &str, body: &[u8]) -> String {
     let Ok(json) = strait_proto::json::to_json(type_url, body) else { return String::new() };
     let name = json["name"].as_str().or_else(|| json["cluster_name"].as_str());
     name.unwrap_or_default().to_owned()
@@ -227,20 +239,20 @@ fn node(agent: &Agent) -> Node {
     node
 }
 
-/// Runs one start, message by message, and returns the resources that Envoy has then. `held` are
+/// Runs one start, message by message, and returns the resources that Envoy has then. `previous` are
 /// the resources that it had before.
 async fn start(
     agent: &Agent,
     server: &Server,
     setup: &Setup,
     form: ProtocolForm,
-    held: &Holdings,
+    previous: &Holdings,
 ) -> (AgentStream, Holdings, usize) {
     let mut stream = AgentStream::open(agent, server, setup, form).await;
     let mut sent = 0;
     let mut now = Holdings::new();
-    let mut asked: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-    let nothing = Held::default();
+    let mut subscribed: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    let nothing = ReceivedState::default();
     let [clusters, listeners, endpoints, routes, names] = [
         ResourceType::Cluster,
         ResourceType::Listener,
@@ -249,36 +261,40 @@ async fn start(
         ResourceType::NameTable,
     ]
     .map(ResourceType::url);
-    let had = |kind: &str| held.get(kind).unwrap_or(&nothing);
+    let had = |kind: &str| previous.get(kind).unwrap_or(&nothing);
     for (kind, node) in [(clusters, Some(node(agent))), (listeners, None)] {
-        stream.ask(kind, &[], had(kind), node).await;
-        let heard = stream.hear_of(kind, &asked).await;
-        sent += heard.resources.len();
-        now.insert(kind, taken(had(kind), form, heard));
+        stream.subscribe(kind, &[], had(kind), node).await;
+        let response = stream.receive_type(kind, &subscribed).await;
+        sent += response.resources.len();
+        now.insert(kind, apply_response(had(kind), form, response));
     }
     // The agent's own requests have no node, and no response to them delays Envoy.
     for kind in [names, AGENT_CONFIG, HEALTH] {
-        stream.ask(kind, &[], &nothing, None).await;
+        stream.subscribe(kind, &[], &nothing, None).await;
     }
-    let told = stream.hear_of(names, &asked).await;
-    assert_eq!(told.resources.len(), 1, "{form:?}: one table");
+    let table = stream.receive_type(names, &subscribed).await;
+    assert_eq!(table.resources.len(), 1, "{form:?}: one table");
     let by_name = |kind: &str| -> Vec<String> {
         let all = now[kind].resources.values().map(|(_, body)| body);
         let url = if kind == clusters { clusters } else { listeners };
         let json = all.map(|body| strait_proto::json::to_json(url, body).expect("a message"));
-        json.flat_map(|one| if kind == clusters { of_eds(&one) } else { of_rds(&one) }).collect()
+        json.flat_map(
+            |one| if kind == clusters { assignment_names(&one) } else { route_names(&one) },
+        )
+        .collect()
     };
     let wanted = [(endpoints, by_name(clusters)), (routes, by_name(listeners))];
     for (kind, wanted) in wanted {
         assert!(!wanted.is_empty(), "{form:?}: {kind}");
-        asked.insert(kind, wanted.clone());
-        stream.ask(kind, &wanted, had(kind), None).await;
+        subscribed.insert(kind, wanted.clone());
+        stream.subscribe(kind, &wanted, had(kind), None).await;
         let mut own = had(kind).clone();
-        let missing = |own: &Held| wanted.iter().any(|name| !own.resources.contains_key(name));
+        let missing =
+            |own: &ReceivedState| wanted.iter().any(|name| !own.resources.contains_key(name));
         while missing(&own) {
-            let heard = stream.hear_of(kind, &asked).await;
-            sent += heard.resources.len();
-            own = taken(&own, form, heard);
+            let response = stream.receive_type(kind, &subscribed).await;
+            sent += response.resources.len();
+            own = apply_response(&own, form, response);
         }
         now.insert(kind, own);
     }
@@ -286,31 +302,35 @@ async fn start(
 }
 
 /// Returns the resources that a client has after a response.
-fn taken(held: &Held, form: ProtocolForm, heard: Said) -> Held {
-    let mut resources = match (form, &*heard.type_url) {
+fn apply_response(
+    state: &ReceivedState,
+    form: ProtocolForm,
+    response: AgentMessage,
+) -> ReceivedState {
+    let mut resources = match (form, &*response.type_url) {
         // Complete, for a type with a wildcard subscription.
         (ProtocolForm::Sotw, kind)
             if kind == ResourceType::Cluster.url() || kind == ResourceType::Listener.url() =>
         {
             BTreeMap::new()
         }
-        _ => held.resources.clone(),
+        _ => state.resources.clone(),
     };
     if form == ProtocolForm::Delta {
-        heard.names.iter().for_each(|name| drop(resources.remove(name)));
+        response.names.iter().for_each(|name| drop(resources.remove(name)));
     }
-    resources.extend(heard.resources);
-    Held { resources, version: heard.version }
+    resources.extend(response.resources);
+    ReceivedState { resources, version: response.version }
 }
 
 /// Returns the assignment that an upstream cluster needs.
-fn of_eds(cluster: &Value) -> Vec<String> {
+fn assignment_names(cluster: &Value) -> Vec<String> {
     let is_eds = cluster["type"] == json!("EDS");
     is_eds.then(|| cluster["name"].as_str().expect("a name").to_owned()).into_iter().collect()
 }
 
 /// Returns the routes that a listener needs.
-fn of_rds(listener: &Value) -> Vec<String> {
+fn route_names(listener: &Value) -> Vec<String> {
     let mut found = BTreeSet::new();
     let mut open = vec![listener];
     while let Some(value) = open.pop() {
@@ -330,38 +350,43 @@ fn of_rds(listener: &Value) -> Vec<String> {
 async fn agent_starts_with_only_its_token_in_both_variants() {
     for form in FORMS {
         let (setup, east, server) = running().await;
-        let agent = Agent::of(&east);
+        let agent = Agent::for_member(&east);
         let chain = agent.certificate_soon(&server, &setup).await;
-        assert_eq!(identity_of(&chain), "spiffe://cluster.local/ns/shop/sa/web");
-        let (mut stream, held, _) = start(&agent, &server, &setup, form, &Holdings::new()).await;
-        let clusters = &held[ResourceType::Cluster.url()].resources;
+        assert_eq!(verified_identity(&chain), "spiffe://cluster.local/ns/shop/sa/web");
+        let (mut stream, received, _) =
+            start(&agent, &server, &setup, form, &Holdings::new()).await;
+        let clusters = &received[ResourceType::Cluster.url()].resources;
         assert!(clusters.contains_key(&outbound("web")), "{form:?}: {:?}", clusters.keys());
-        assert!(held[ResourceType::Listener.url()].resources.contains_key("virtualInbound"));
+        assert!(received[ResourceType::Listener.url()].resources.contains_key("virtualInbound"));
 
         // Envoy subscribes to filter configurations by name. A missing one is reported as removed.
-        let nothing = Held::default();
-        stream.ask(EXTENSION, &["wasm".to_owned()], &nothing, None).await;
-        let heard = stream.hear_of(EXTENSION, &BTreeMap::new()).await;
-        assert!(heard.resources.is_empty() && heard.names.is_empty(), "{form:?}: {heard:?}");
+        let nothing = ReceivedState::default();
+        stream.subscribe(EXTENSION, &["wasm".to_owned()], &nothing, None).await;
+        let response = stream.receive_type(EXTENSION, &BTreeMap::new()).await;
+        assert!(
+            response.resources.is_empty() && response.names.is_empty(),
+            "{form:?}: {response:?}"
+        );
         // A workload can report a failure at any time, and gets no response.
-        let report = Said { type_url: HEALTH.to_owned(), ..Said::default() };
-        stream.say(report, None, Some("connection refused")).await;
-        stream.ask(UNKNOWN, &["shop/one".to_owned()], &nothing, None).await;
-        let heard = stream.hear_of(UNKNOWN, &BTreeMap::new()).await;
-        assert!(heard.resources.is_empty(), "{form:?}: {heard:?}");
+        let report = AgentMessage { type_url: HEALTH.to_owned(), ..AgentMessage::default() };
+        stream.send(report, None, Some("connection refused")).await;
+        stream.subscribe(UNKNOWN, &["shop/one".to_owned()], &nothing, None).await;
+        let response = stream.receive_type(UNKNOWN, &BTreeMap::new()).await;
+        assert!(response.resources.is_empty(), "{form:?}: {response:?}");
 
         // The agent alone restarts: the same node on another stream, with the resources that its
         // Envoy has.
-        let (_newer, again, sent) = start(&agent, &server, &setup, form, &held).await;
-        let bodies = |held: &Holdings| -> Vec<_> {
-            let all = held.iter().flat_map(|(kind, held)| {
-                held.resources
+        let (_newer, again, sent) = start(&agent, &server, &setup, form, &received).await;
+        let bodies = |holdings: &Holdings| -> Vec<_> {
+            let all = holdings.iter().flat_map(|(kind, state)| {
+                state
+                    .resources
                     .iter()
                     .map(move |(name, (_, body))| (*kind, name.clone(), body.clone()))
             });
             all.collect()
         };
-        assert_eq!(bodies(&again), bodies(&held), "{form:?}");
+        assert_eq!(bodies(&again), bodies(&received), "{form:?}");
         if form == ProtocolForm::Delta {
             assert_eq!(sent, 0, "resources that it has are not sent again");
         }
@@ -372,9 +397,9 @@ async fn agent_starts_with_only_its_token_in_both_variants() {
 async fn agent_that_moves_to_another_control_plane_receives_nothing_that_it_has() {
     for form in FORMS {
         let (setup, east, server) = running().await;
-        let agent = Agent::of(&east);
+        let agent = Agent::for_member(&east);
         agent.certificate_soon(&server, &setup).await;
-        let (stream, held, _) = start(&agent, &server, &setup, form, &Holdings::new()).await;
+        let (stream, received, _) = start(&agent, &server, &setup, form, &Holdings::new()).await;
         drop(stream);
         server.shut_down().await;
 
@@ -382,15 +407,16 @@ async fn agent_that_moves_to_another_control_plane_receives_nothing_that_it_has(
         east.api.stop().await;
         let server = setup.start_ready().await;
         server.cluster_in("east", "restored").await;
-        let (_stream, again, sent) = start(&agent, &server, &setup, form, &held).await;
-        for (kind, held) in &held {
-            let bodies = |held: &Held| -> Vec<_> {
-                held.resources
+        let (_stream, again, sent) = start(&agent, &server, &setup, form, &received).await;
+        for (kind, state) in &received {
+            let bodies = |state: &ReceivedState| -> Vec<_> {
+                state
+                    .resources
                     .iter()
                     .map(|(name, (_, body))| (name.clone(), body.clone()))
                     .collect()
             };
-            assert_eq!(bodies(&again[kind]), bodies(held), "{form:?}: {kind}");
+            assert_eq!(bodies(&again[kind]), bodies(state), "{form:?}: {kind}");
         }
         if form == ProtocolForm::Delta {
             assert_eq!(sent, 0, "nothing has changed");
@@ -403,29 +429,32 @@ async fn agent_that_moves_to_another_control_plane_receives_nothing_that_it_has(
 async fn agent_with_a_token_receives_roots_once_and_after_changes() {
     for form in FORMS {
         let (setup, east, server) = running().await;
-        let agent = Agent::of(&east);
+        let agent = Agent::for_member(&east);
         agent.certificate_soon(&server, &setup).await;
         let mut stream = AgentStream::open(&agent, &server, &setup, form).await;
-        let (nothing, asked) = (Held::default(), BTreeMap::new());
-        stream.ask(ResourceType::Cluster.url(), &[], &nothing, Some(node(&agent))).await;
-        stream.hear_of(ResourceType::Cluster.url(), &asked).await;
-        stream.ask(AGENT_CONFIG, &[], &nothing, None).await;
-        let roots = |heard: &Said| -> String {
-            let (_, body) = heard.resources.values().next().expect("a set of roots");
+        let (nothing, subscribed) = (ReceivedState::default(), BTreeMap::new());
+        stream.subscribe(ResourceType::Cluster.url(), &[], &nothing, Some(node(&agent))).await;
+        stream.receive_type(ResourceType::Cluster.url(), &subscribed).await;
+        stream.subscribe(AGENT_CONFIG, &[], &nothing, None).await;
+        let roots = |response: &AgentMessage| -> String {
+            let (_, body) = response.resources.values().next().expect("a set of roots");
             assert_eq!(body[..2], [0x92, 2], "field 34, a text");
             String::from_utf8_lossy(body).into_owned()
         };
         // With a token, the server does not know which roots the agent's certificate had.
         let ours = setup.authority().roots().to_pem();
-        assert!(roots(&stream.hear_of(AGENT_CONFIG, &asked).await).ends_with(&ours), "{form:?}");
-        stream.ask(UNKNOWN, &["shop/one".to_owned()], &nothing, None).await;
-        let next = stream.hear().await;
+        assert!(
+            roots(&stream.receive_type(AGENT_CONFIG, &subscribed).await).ends_with(&ours),
+            "{form:?}"
+        );
+        stream.subscribe(UNKNOWN, &["shop/one".to_owned()], &nothing, None).await;
+        let next = stream.receive().await;
         assert_eq!(next.type_url, UNKNOWN, "{form:?}: the roots are sent only once");
 
         let more = AuthorityPem::generate(SystemTime::now()).expect("a CA");
         replace(&setup.path("ca/root-cert.pem"), &format!("{ours}{}", more.root_cert));
-        let told = roots(&stream.hear_of(AGENT_CONFIG, &asked).await);
-        assert!(told.contains(&*more.root_cert), "{form:?}: {told}");
+        let updated = roots(&stream.receive_type(AGENT_CONFIG, &subscribed).await);
+        assert!(updated.contains(&*more.root_cert), "{form:?}: {updated}");
         server.shut_down().await;
     }
 }
@@ -437,7 +466,7 @@ async fn istioctl_is_served_with_a_token_without_pod_and_cluster() {
     let setup = Setup::new().with(&["--cluster-id", "hub"]);
     let server = setup.start_as(setup.arguments_with(&hub.api)).await;
     server.ready().await;
-    let agent = Agent::of(&hub);
+    let agent = Agent::for_member(&hub);
     agent.certificate_soon(&server, &setup).await;
     let (_proxy, ..) = start(&agent, &server, &setup, ProtocolForm::Delta, &Holdings::new()).await;
 
@@ -446,17 +475,19 @@ async fn istioctl_is_served_with_a_token_without_pod_and_cluster() {
         "metadata": { "namespace": SYSTEM, "name": "default" },
     }));
     let url = hub.api.url();
-    let of = |namespace: &str| format!("{url}/api/v1/namespaces/{namespace}/serviceaccounts");
-    let token = token_by_hand(&hub, &format!("{}/default/token", of(SYSTEM))).await;
+    let accounts_url =
+        |namespace: &str| format!("{url}/api/v1/namespaces/{namespace}/serviceaccounts");
+    let token = token_by_hand(&hub, &format!("{}/default/token", accounts_url(SYSTEM))).await;
     let istioctl = Agent { token, cluster: String::new(), ..agent.clone() };
     let asker = Node { id: "debug~0.0.0.0~istioctl~cluster.local".into(), ..Node::default() };
-    let ask = async |type_url: &str, names: &[&str]| {
+    let request = async |type_url: &str, names: &[&str]| {
         let mut stream = AgentStream::open(&istioctl, &server, &setup, ProtocolForm::Sotw).await;
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         // Its nonce is the time, although there is no response to acknowledge.
         let nonce = "2026-11-27 03:49:08.743 +0000 UTC m=+0.021".to_owned();
-        let said = Said { type_url: type_url.to_owned(), names, nonce, ..Said::default() };
-        stream.say(said, Some(asker.clone()), None).await;
+        let message =
+            AgentMessage { type_url: type_url.to_owned(), names, nonce, ..AgentMessage::default() };
+        stream.send(message, Some(asker.clone()), None).await;
         let Responses::Sotw(responses) = &mut stream.responses else { unreachable!("SotW") };
         tokio::time::timeout(SOON, responses.message())
             .await
@@ -465,9 +496,9 @@ async fn istioctl_is_served_with_a_token_without_pod_and_cluster() {
             .expect("an answer")
     };
     // `proxy-status`, and `x version`, which skips proxies without PROXY_CONFIG.
-    let syncz = ask("istio.io/debug/syncz", &[]).await;
+    let syncz = request("istio.io/debug/syncz", &[]).await;
     assert_eq!(syncz.resources.len(), 1);
-    let nodes = ask("istio.io/connections", &[]).await;
+    let nodes = request("istio.io/connections", &[]).await;
     let node = Node::decode(&*nodes.resources[0].value).expect("a node");
     assert_eq!(nodes.resources[0].type_url, "type.googleapis.com/envoy.config.core.v3.Node");
     assert_eq!(node.id, agent.proxy.id());
@@ -480,7 +511,7 @@ async fn istioctl_is_served_with_a_token_without_pod_and_cluster() {
     assert!(fields.contains_key("PROXY_CONFIG"));
     assert!(nodes.control_plane.is_some_and(|one| one.identifier.contains("Info")));
     // `x internal-debug`: a request without a page is answered with a reference to the list.
-    let page = ask("istio.io/debug", &["nothing", "list"]).await;
+    let page = request("istio.io/debug", &["nothing", "list"]).await;
     let pages: Vec<_> =
         page.resources.iter().map(|one| String::from_utf8_lossy(&one.value).into_owned()).collect();
     assert!(pages[0].contains("404 page not found") && pages[1].contains("clusterz"), "{pages:?}");
@@ -490,11 +521,13 @@ async fn istioctl_is_served_with_a_token_without_pod_and_cluster() {
         "apiVersion": "v1", "kind": "ServiceAccount",
         "metadata": { "namespace": "elsewhere", "name": "default" },
     }));
-    let token = token_by_hand(&hub, &format!("{}/default/token", of("elsewhere"))).await;
+    let token = token_by_hand(&hub, &format!("{}/default/token", accounts_url("elsewhere"))).await;
     let stranger = Agent { token, ..istioctl.clone() };
     let mut stream = AgentStream::open(&stranger, &server, &setup, ProtocolForm::Sotw).await;
-    stream.ask("istio.io/debug/syncz", &[], &Held::default(), Some(asker.clone())).await;
-    assert!(stream.hear().await.resources.is_empty());
+    stream
+        .subscribe("istio.io/debug/syncz", &[], &ReceivedState::default(), Some(asker.clone()))
+        .await;
+    assert!(stream.receive().await.resources.is_empty());
     assert_eq!(agent.proxy.namespace, SHOP);
     server.shut_down().await;
 }

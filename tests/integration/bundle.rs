@@ -18,9 +18,9 @@ use super::mesh::{Member, Proxy, SHOP, SOON, SYSTEM, Setup, endpoints_until, hol
 /// A credential in the wrong field of an object.
 const CANARY: &str = "Bearer c4n4ryAbCdEf0123";
 
-async fn strait(words: &[&str], server: &str, token_file: &Path) -> Output {
+async fn strait(arguments: &[&str], server: &str, token_file: &Path) -> Output {
     Command::new(env!("CARGO_BIN_EXE_strait"))
-        .args(words)
+        .args(arguments)
         .env_clear()
         .env("STRAIT_SERVER", server)
         .env("STRAIT_TOKEN_FILE", token_file)
@@ -102,10 +102,10 @@ async fn bundle_has_the_responses_of_the_server_without_secrets_and_is_read_like
     }
     assert!(files["debug/mesh.json"].contains("<redacted>"), "{}", files["debug/mesh.json"]);
     let contents: Value = serde_json::from_str(&files["contents.json"]).expect("JSON");
-    let of_mesh = contents["files"].as_array().expect("a list").iter();
-    let of_mesh = of_mesh.filter(|file| file["path"] == "/debug/mesh").collect::<Vec<_>>();
-    assert_eq!(of_mesh.len(), 1);
-    assert!(of_mesh[0]["redacted"].as_u64() > Some(0), "{}", of_mesh[0]);
+    let mesh_files = contents["files"].as_array().expect("a list").iter();
+    let mesh_files = mesh_files.filter(|file| file["path"] == "/debug/mesh").collect::<Vec<_>>();
+    assert_eq!(mesh_files.len(), 1);
+    assert!(mesh_files[0]["redacted"].as_u64() > Some(0), "{}", mesh_files[0]);
     assert!(files.len() > 12 && contents["leftOut"] == json!([]), "{contents:#}");
 
     // Commands show the same output from the bundle without a server.
@@ -118,8 +118,8 @@ async fn bundle_has_the_responses_of_the_server_without_secrets_and_is_read_like
         &["events", "-o", "json"],
     ];
     let mut before = Vec::new();
-    for words in commands {
-        before.push(text(&strait(words, &url, &token_file).await.stdout));
+    for arguments in commands {
+        before.push(text(&strait(arguments, &url, &token_file).await.stdout));
     }
     assert!(before[2].contains("\"via\": \"198.18.0.2:15443\""), "{}", before[2]);
     server.shut_down().await;
@@ -143,9 +143,9 @@ async fn bundle_has_the_responses_of_the_server_without_secrets_and_is_read_like
     }
     let (offline, token_file) = (&exported["STRAIT_SERVER"], &exported["STRAIT_TOKEN_FILE"]);
     assert!(offline.starts_with("http://127.0.0.1:"), "{offline}");
-    for (words, before) in commands.iter().zip(before) {
-        let output = strait(words, offline, Path::new(token_file)).await;
-        assert_eq!(text(&output.stdout), before, "{words:?}: {}", text(&output.stderr));
+    for (arguments, before) in commands.iter().zip(before) {
+        let output = strait(arguments, offline, Path::new(token_file)).await;
+        assert_eq!(text(&output.stdout), before, "{arguments:?}: {}", text(&output.stderr));
     }
     let status = strait(&["status"], offline, Path::new(token_file)).await;
     assert!(text(&status.stdout).contains("connectTimeout"), "{}", text(&status.stdout));
@@ -156,8 +156,8 @@ async fn bundle_has_the_responses_of_the_server_without_secrets_and_is_read_like
         "{other}"
     );
     // Commands without the token are rejected, and no file remains when the command ends.
-    let nobody = strait(&["status"], offline, Path::new(&file)).await;
-    assert_eq!(nobody.status.code(), Some(77));
+    let unauthenticated = strait(&["status"], offline, Path::new(&file)).await;
+    assert_eq!(unauthenticated.status.code(), Some(77));
     let ended = Command::new("kill").arg(page.id().expect("running").to_string()).status();
     assert!(ended.await.expect("kill(1)").success());
     let ended = timeout(SOON, page.wait()).await.expect("in time").expect("ended");
@@ -172,9 +172,9 @@ async fn invalid_bundle_is_reported() {
     std::fs::write(&file, "no bundle").expect("written");
     for (file, code) in [(file.to_str().expect("UTF-8"), 1), ("/nowhere/bundle.tar.gz", 64)] {
         let output = strait(&["ui", "--bundle", file], "", Path::new("")).await;
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{said}");
-        assert!(said.contains("support-bundle"), "{said}");
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{errors}");
+        assert!(errors.contains("support-bundle"), "{errors}");
     }
 }
 

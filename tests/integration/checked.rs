@@ -44,45 +44,49 @@ fn checked(objects: &[(&str, &Value)], flags: &[&str]) -> (Option<i32>, String) 
 #[test]
 fn files_are_checked_without_a_control_plane() {
     let (web, good) = (service("web"), virtual_service("web", "web", "web"));
-    let (code, told) = checked(&[("web.json", &web), ("vs.json", &good)], &[]);
-    assert_eq!(code, Some(0), "{told}");
-    assert!(told.contains("1 object: 1 in force"), "{told}");
+    let (code, printed) = checked(&[("web.json", &web), ("vs.json", &good)], &[]);
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(printed.contains("1 object: 1 in force"), "{printed}");
 
     // A service without a file may exist in the mesh: this is printed once, and is no finding.
     let other = virtual_service("other", "web", "other");
-    let (code, told) = checked(&[("web.json", &web), ("vs.json", &other)], &[]);
-    assert_eq!(code, Some(0), "{told}");
-    assert!(told.contains("no file defines the hosts other.shop.svc.cluster.local"), "{told}");
+    let (code, printed) = checked(&[("web.json", &web), ("vs.json", &other)], &[]);
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(
+        printed.contains("no file defines the hosts other.shop.svc.cluster.local"),
+        "{printed}"
+    );
 
     // An existing service is checked completely.
     let mut port = good.clone();
     port["spec"]["http"][0]["route"][0]["destination"]["port"] = json!({ "number": 81 });
-    let (code, told) = checked(&[("web.json", &web), ("vs.json", &port)], &[]);
-    assert_eq!(code, Some(2), "{told}");
+    let (code, printed) = checked(&[("web.json", &web), ("vs.json", &port)], &[]);
+    assert_eq!(code, Some(2), "{printed}");
     for part in [
         "VirtualService shop/web",
         "spec.http[0].route[0].destination",
         "has no port 81; it has 80",
         "strait help STR1043",
     ] {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(printed.contains(part), "{part}: {printed}");
     }
 
     let younger = virtual_service("young", "web", "web");
     let both = [("web.json", &web), ("vs.json", &good), ("young.json", &younger)];
-    let (code, told) = checked(&both, &["-o", "json"]);
-    let states: Value = serde_json::from_str(&told).expect("the entries as JSON");
-    assert_eq!((code, states[0]["state"].as_str()), (Some(2), Some("inForce")), "{told}");
+    let (code, printed) = checked(&both, &["-o", "json"]);
+    let states: Value = serde_json::from_str(&printed).expect("the entries as JSON");
+    assert_eq!((code, states[0]["state"].as_str()), (Some(2), Some("inForce")), "{printed}");
     assert_eq!(
         states[1]["state"], "shadowed",
-        "of objects with equal age, the first by name owns the host: {told}"
+        "of objects with equal age, the first by name owns the host: {printed}"
     );
-    assert_eq!(states[1]["reasons"][0]["code"], "STR1024", "{told}");
+    assert_eq!(states[1]["reasons"][0]["code"], "STR1024", "{printed}");
 
     // An invalid manifest is reported with its location, and the valid objects are checked.
-    let (code, told) = checked(&[("web.json", &web), ("bad.json", &json!({ "kind": "X" }))], &[]);
-    assert_eq!(code, Some(2), "{told}");
-    assert!(told.contains("bad.json, document 1, line 1: STR0219"), "{told}");
+    let (code, printed) =
+        checked(&[("web.json", &web), ("bad.json", &json!({ "kind": "X" }))], &[]);
+    assert_eq!(code, Some(2), "{printed}");
+    assert!(printed.contains("bad.json, document 1, line 1: STR0219"), "{printed}");
 }
 
 /// Runs `strait check config` on files in one folder, with a JUnit file. Returns the exit code, the
@@ -109,17 +113,17 @@ fn checked_texts(files: &[(&str, &str)], flags: &[&str]) -> (Option<i32>, String
 #[test]
 fn objects_without_a_namespace_are_checked_in_the_namespace_of_the_flag() {
     let policy = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: nothing}\nspec: {}\n";
-    let (code, told, _) = checked_texts(&[("a.yaml", policy)], &["-o", "json"]);
-    assert_eq!(code, Some(0), "{told}");
-    assert!(told.contains(r#""namespace": "default""#), "{told}");
+    let (code, printed, _) = checked_texts(&[("a.yaml", policy)], &["-o", "json"]);
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(printed.contains(r#""namespace": "default""#), "{printed}");
     let note = "no metadata.namespace: AuthorizationPolicy nothing; checked in namespace default (-n). In the root namespace strait-system";
-    assert!(told.contains(note), "{told}");
+    assert!(printed.contains(note), "{printed}");
 
-    let (_, told, _) = checked_texts(&[("a.yaml", policy)], &["-n", "shop", "-o", "json"]);
-    assert!(told.contains(r#""namespace": "shop""#), "{told}");
+    let (_, printed, _) = checked_texts(&[("a.yaml", policy)], &["-n", "shop", "-o", "json"]);
+    assert!(printed.contains(r#""namespace": "shop""#), "{printed}");
     let root = ["-n", "istio-system", "--system-namespace", "istio-system"];
-    let (_, told, _) = checked_texts(&[("a.yaml", policy)], &root);
-    assert!(!told.contains("no metadata.namespace"), "{told}");
+    let (_, printed, _) = checked_texts(&[("a.yaml", policy)], &root);
+    assert!(!printed.contains("no metadata.namespace"), "{printed}");
 }
 
 #[test]
@@ -168,8 +172,8 @@ spec:
   http: [{route: [{destination: {host: web}}]}]
 ";
     let flags = ["--system-namespace", "istio-system"];
-    let (code, told, xml) = checked_texts(&[("all.yaml", objects)], &flags);
-    assert_eq!(code, Some(2), "{told}");
+    let (code, printed, xml) = checked_texts(&[("all.yaml", objects)], &flags);
+    assert_eq!(code, Some(2), "{printed}");
     for part in [
         "ConfigMap istio-system/istio",
         "data.mesh.acessLogFile",
@@ -177,10 +181,10 @@ spec:
         "no server of Gateway shop/door has a host of this object",
         "VirtualService shop/other-protocol",
     ] {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(printed.contains(part), "{part}: {printed}");
     }
     let elsewhere = "Gateway other/door does not exist";
-    assert!(!told.contains(elsewhere), "a Gateway without a file may exist: {told}");
+    assert!(!printed.contains(elsewhere), "a Gateway without a file may exist: {printed}");
     assert!(xml.contains(r#"<testsuite name="strait check config" tests="5" failures="#), "{xml}");
     assert!(
         xml.contains(
@@ -190,9 +194,9 @@ spec:
     );
     assert!(xml.contains("STR0411 data.meshNetworks"), "{xml}");
 
-    let (_, told, _) = checked_texts(&[("all.yaml", objects)], &[]);
+    let (_, printed, _) = checked_texts(&[("all.yaml", objects)], &[]);
     let note = "the mesh config in ConfigMap istio-system/istio is not used: the system namespace is strait-system";
-    assert!(told.contains(note), "{told}");
+    assert!(printed.contains(note), "{printed}");
 }
 
 #[test]
@@ -205,22 +209,23 @@ fn subset_that_the_rule_in_the_files_lacks_is_reported_without_its_service() {
     };
     let service = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: web, namespace: shop}\n\
         spec: {hosts: [web], http: [{route: [{destination: {host: web, subset: v2}}]}]}\n";
-    let (code, told, _) = checked_texts(&[("a.yaml", &rule("v1")), ("b.yaml", service)], &[]);
-    assert_eq!(code, Some(2), "{told}");
+    let (code, printed, _) = checked_texts(&[("a.yaml", &rule("v1")), ("b.yaml", service)], &[]);
+    assert_eq!(code, Some(2), "{printed}");
     let fact = "DestinationRule shop/web of web.shop.svc.cluster.local has no subset v2";
-    assert!(told.contains("STR1044") && told.contains(fact), "{told}");
-    let (code, told, _) = checked_texts(&[("a.yaml", &rule("v2")), ("b.yaml", service)], &[]);
-    assert_eq!(code, Some(0), "{told}");
-    let (code, told, _) = checked_texts(&[("b.yaml", service)], &[]);
-    assert_eq!(code, Some(0), "a rule without a file may exist: {told}");
+    assert!(printed.contains("STR1044") && printed.contains(fact), "{printed}");
+    let (code, printed, _) = checked_texts(&[("a.yaml", &rule("v2")), ("b.yaml", service)], &[]);
+    assert_eq!(code, Some(0), "{printed}");
+    let (code, printed, _) = checked_texts(&[("b.yaml", service)], &[]);
+    assert_eq!(code, Some(0), "a rule without a file may exist: {printed}");
 }
 
 #[test]
 fn junit_file_names_objects_without_effect_and_files_that_cannot_be_read() {
     let bad = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: bad, namespace: shop}\n\
         spec: {hosts: [web], http: [{timeout: soon, route: [{destination: {host: web}}]}]}\n";
-    let (code, told, xml) = checked_texts(&[("bad.yaml", bad), ("broken.yaml", "kind: X\n")], &[]);
-    assert_eq!(code, Some(2), "{told}");
+    let (code, printed, xml) =
+        checked_texts(&[("bad.yaml", bad), ("broken.yaml", "kind: X\n")], &[]);
+    assert_eq!(code, Some(2), "{printed}");
     assert!(xml.contains(r#"tests="2" failures="2""#), "{xml}");
     assert!(xml.contains(r#"classname="VirtualService" name="shop/bad""#), "{xml}");
     assert!(xml.contains("refused; STR") && xml.contains(r#"classname="file""#), "{xml}");
@@ -237,8 +242,8 @@ async fn objects_of_a_running_mesh_are_checked_as_they_change() {
     let checked = async |code: i32, part: &str| {
         wait_until(SOON, async || {
             let output = server.strait(&["check", "config"]).await;
-            let told = text(&output);
-            holds(output.status.code() == Some(code) && told.contains(part), told)
+            let printed = text(&output);
+            holds(output.status.code() == Some(code) && printed.contains(part), printed)
         })
         .await;
     };
@@ -252,8 +257,8 @@ async fn objects_of_a_running_mesh_are_checked_as_they_change() {
     checked(2, "STR1052").await;
     let states = server.admin.json("/debug/config?kind=VirtualService&namespace=shop").await;
     assert_eq!((states[0]["state"].as_str(), states[1].is_null()), (Some("refused"), true));
-    let none = server.admin.json("/debug/config?kind=VirtualService&namespace=other").await;
-    assert_eq!(none, json!([]));
+    let others = server.admin.json("/debug/config?kind=VirtualService&namespace=other").await;
+    assert_eq!(others, json!([]));
     setup.take_out("vs");
     checked(0, "The mesh has no configuration objects").await;
 }
@@ -278,41 +283,47 @@ async fn request_is_explained_with_the_deciding_rule() {
         let output = server.strait(&[&["explain", "route", &name][..], more].concat()).await;
         (output.status.code(), text(&output))
     };
-    let (code, told) = explained(&["GET", "http://web/", "--header", "x-a=b"]).await;
-    assert_eq!(code, Some(0), "{told}");
+    let (code, printed) = explained(&["GET", "http://web/", "--header", "x-a=b"]).await;
+    assert_eq!(code, Some(0), "{printed}");
     for part in [
         "rule          VirtualService shop/web spec.http[1]",
         "outbound|80||web.shop.svc.cluster.local (2 endpoints)",
         "VirtualService shop/web spec.http[0]: the path / does not begin with /gone",
     ] {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(printed.contains(part), "{part}: {printed}");
     }
-    let (code, told) = explained(&["GET", "http://web/gone", "-o", "json"]).await;
-    let answer: Value = serde_json::from_str(&told).expect("the response as JSON");
-    assert_eq!((code, &answer["answer"]), (Some(2), &json!(410)), "{told}");
-    assert_eq!(answer["rule"]["index"], 0, "{told}");
-    assert_eq!(answer["proxy"], proxy.id(), "{told}");
+    let (code, printed) = explained(&["GET", "http://web/gone", "-o", "json"]).await;
+    let answer: Value = serde_json::from_str(&printed).expect("the response as JSON");
+    assert_eq!((code, &answer["answer"]), (Some(2), &json!(410)), "{printed}");
+    assert_eq!(answer["rule"]["index"], 0, "{printed}");
+    assert_eq!(answer["proxy"], proxy.id(), "{printed}");
     for (question, fact) in [
         (&["GET", "ftp://web/"][..], "ftp is not http, https, grpc or tcp"),
         (&["GET", "http://web:0/"], "is not a port from 1 to 65535"),
         (&["G T", "http://web/"], "is not an HTTP method"),
         (&["GET", "http://web/", "--header", "nothing"], "is not a header"),
     ] {
-        let (code, told) = explained(question).await;
-        assert!(code == Some(64) && told.contains(fact), "{question:?}: {code:?}: {told}");
+        let (code, printed) = explained(question).await;
+        assert!(code == Some(64) && printed.contains(fact), "{question:?}: {code:?}: {printed}");
     }
     for (question, fact) in [
         (["--method", "G T"], "is not an HTTP method"),
         (["--port", "0"], "is not a port from 1 to 65535"),
     ] {
         let output = server.strait(&[&["explain", "policy", &name][..], &question].concat()).await;
-        let told = text(&output);
-        assert!(output.status.code() == Some(64) && told.contains(fact), "{question:?}: {told}");
+        let printed = text(&output);
+        assert!(
+            output.status.code() == Some(64) && printed.contains(fact),
+            "{question:?}: {printed}"
+        );
     }
     for path in ["history?version=zzz", "events?since=zzz", "diff?at=1&at=2"] {
-        let (status, told) = server.admin.text(&format!("/debug/{path}")).await;
-        let answer: Value = serde_json::from_str(&told).expect("JSON");
-        assert!(status.as_u16() == 400 && answer["error"].is_string(), "{path}: {status} {told}");
+        let (status, printed) = server.admin.text(&format!("/debug/{path}")).await;
+        let answer: Value = serde_json::from_str(&printed).expect("JSON");
+        assert!(
+            status.as_u16() == 400 && answer["error"].is_string(),
+            "{path}: {status} {printed}"
+        );
     }
 }
 
@@ -358,7 +369,7 @@ fn misleading_policies_are_reported() {
             json!({ "jwtRules": [{ "issuer": "https://a", "jwks": KEYS }] }),
         )
     };
-    let token_asked_for =
+    let any_token =
         rule("ALLOW", json!({ "from": [{ "source": { "requestPrincipals": ["*"] } }] }));
     let cases = [
         (
@@ -381,7 +392,7 @@ fn misleading_policies_are_reported() {
         ),
         (vec![mode("STRICT"), from("ALLOW", own)], "", ""),
         (vec![tokens()], "STR0835", "spec.jwtRules"),
-        (vec![tokens(), token_asked_for], "", ""),
+        (vec![tokens(), any_token], "", ""),
         (
             vec![mode("STRICT"), from("DENY", "old.example/ns/shop/sa/a")],
             "STR0836",
@@ -408,22 +419,22 @@ fn misleading_policies_are_reported() {
     for (objects, code, path) in cases {
         let names = ["a.json", "b.json"];
         let files: Vec<_> = names.into_iter().zip(&objects).collect();
-        let (_, told) = checked(&files, &["-o", "json"]);
-        let states: Value = serde_json::from_str(&told).expect("the entries as JSON");
+        let (_, printed) = checked(&files, &["-o", "json"]);
+        let states: Value = serde_json::from_str(&printed).expect("the entries as JSON");
         let all = states.as_array().expect("a list").iter();
         let reasons = all.flat_map(|one| one["reasons"].as_array().cloned().unwrap_or_default());
         let reasons: Vec<_> = reasons
-            .map(|one| {
+            .map(|reason| {
                 format!(
                     "{} {}",
-                    one["code"].as_str().unwrap_or(""),
-                    one["path"].as_str().unwrap_or("")
+                    reason["code"].as_str().unwrap_or(""),
+                    reason["path"].as_str().unwrap_or("")
                 )
             })
             .collect();
         let expected: Vec<String> =
             Some(format!("{code} {path}")).filter(|_| !code.is_empty()).into_iter().collect();
-        assert_eq!(reasons, expected, "{told}");
+        assert_eq!(reasons, expected, "{printed}");
     }
 }
 

@@ -36,7 +36,7 @@ fn exit_codes_distinguish_kinds_of_errors() {
     let token = folder.path().join("token");
     std::fs::write(&token, "secret\n").expect("written");
     let token = token.to_str().expect("UTF-8");
-    let nobody = "http://127.0.0.1:1";
+    let unreachable = "http://127.0.0.1:1";
     for (expected, arguments) in [
         (0, vec!["version"]),
         (0, vec!["--help"]),
@@ -53,8 +53,8 @@ fn exit_codes_distinguish_kinds_of_errors() {
         (64, vec!["check", "-f", "/nowhere"]),
         (64, vec!["check", "config", "clusters"]),
         (64, vec!["check", "config", "-f", "/nowhere"]),
-        (69, vec!["status", "--server", nobody, "--token-file", token]),
-        (77, vec!["status", "--server", nobody, "--token-file", "/nowhere/token"]),
+        (69, vec!["status", "--server", unreachable, "--token-file", token]),
+        (77, vec!["status", "--server", unreachable, "--token-file", "/nowhere/token"]),
     ] {
         let output = strait(&arguments, &[]);
         assert_eq!(code(&output), expected, "{arguments:?}: {}", stderr(&output));
@@ -66,9 +66,9 @@ async fn commands_end_normally_when_their_output_is_closed() {
     let folder = tempfile::tempdir().expect("a folder");
     let made = folder.path().join("ca");
     let made = made.to_str().expect("UTF-8");
-    let nobody = ["check", "--server", "http://127.0.0.1:1"];
-    let none = answering("200 OK", "[]");
-    let list = ["events", "--server", &none];
+    let unreachable = ["check", "--server", "http://127.0.0.1:1"];
+    let empty_server = answering("200 OK", "[]");
+    let list = ["events", "--server", &empty_server];
     let live = answering("200 OK", r#"[{"id":"east","state":"live"}]"#);
     let stale = answering("200 OK", r#"[{"id":"east","state":"stale"}]"#);
     for (expected, arguments) in [
@@ -79,7 +79,7 @@ async fn commands_end_normally_when_their_output_is_closed() {
         (0, &["completion", "bash"]),
         (0, &["certs", "init", made]),
         (64, &["check", "config", "-f", "/nowhere"]),
-        (69, &nobody),
+        (69, &unreachable),
         (0, &list),
         (0, &["cluster", "get", "east", "--server", &live]),
         (2, &["cluster", "get", "east", "--server", &stale]),
@@ -131,7 +131,7 @@ fn exit_codes_distinguish_errors_of_a_server_start() {
     );
     let broken = write("broken", "users: [{name: u, user: {token: canary}");
     let files = ["--config-dir", here, "--state-dir", here];
-    for (expected, arguments, said) in [
+    for (expected, arguments, message) in [
         (64, vec![], "--config-dir DIR"),
         (64, vec!["--config-dir", "/nowhere/dir"], "create it"),
         (64, vec!["--kubeconfig", "/nowhere/config"], "no such file"),
@@ -163,7 +163,7 @@ fn exit_codes_distinguish_errors_of_a_server_start() {
         let output = strait(&[&["serve"], &*arguments].concat(), &[("HOME", "/nowhere")]);
         let errors = stderr(&output);
         assert_eq!(code(&output), expected, "{arguments:?}: {errors}");
-        assert!(errors.contains(said) && !errors.contains("canary"), "{arguments:?}: {errors}");
+        assert!(errors.contains(message) && !errors.contains("canary"), "{arguments:?}: {errors}");
         assert_eq!(stdout(&output), "", "{arguments:?}");
     }
 }
@@ -184,7 +184,7 @@ fn empty_environment_variable_counts_as_unset() {
 
 #[test]
 fn admin_api_statuses_map_to_exit_codes() {
-    for (status, body, expected, said) in [
+    for (status, body, expected, message) in [
         ("200 OK", r#"[{"id":"east","state":"live"}]"#, 0, ""),
         ("200 OK", r#"[{"id":"east","state":"authFailed"}]"#, 2, ""),
         ("200 OK", "[]", 1, "no cluster \"east\" is a member"),
@@ -196,7 +196,7 @@ fn admin_api_statuses_map_to_exit_codes() {
         let server = answering(status, body);
         let output = strait(&["cluster", "get", "east"], &[("STRAIT_SERVER", &server)]);
         assert_eq!(code(&output), expected, "{status} {body}: {}", stderr(&output));
-        assert!(stderr(&output).contains(said), "{}", stderr(&output));
+        assert!(stderr(&output).contains(message), "{}", stderr(&output));
     }
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let server = format!("http://{}", silent.local_addr().expect("an address"));
@@ -215,12 +215,12 @@ fn json_output_is_the_unchanged_response() {
 #[test]
 fn empty_history_names_the_requested_range() {
     let server = answering("200 OK", "[]");
-    for (more, said) in [
+    for (more, message) in [
         (&[][..], "Nothing has changed since the control plane was started."),
         (&["--since", "7"], "Nothing has changed after number 7."),
     ] {
         let output = strait(&[&["events", "--server", &server], more].concat(), &[]);
-        assert!(code(&output) == 0 && stderr(&output).contains(said), "{}", stderr(&output));
+        assert!(code(&output) == 0 && stderr(&output).contains(message), "{}", stderr(&output));
     }
 }
 
@@ -232,7 +232,7 @@ fn policy_test_reports_an_unknown_cluster() {
     std::fs::write(&file, rules).expect("written");
     let file = file.to_str().expect("UTF-8");
     let server = answering("200 OK", r#"[{"id":"east","state":"live"}]"#);
-    for (cluster, network, at, expected, said) in [
+    for (cluster, network, at, expected, message) in [
         ("east", "n9", &*server, 0, "Nothing is refused"),
         ("west", "n9", "http://127.0.0.1:1", 2, "STR0604"),
         ("eats", "n9", &*server, 1, "it is not a member"),
@@ -242,7 +242,7 @@ fn policy_test_reports_an_unknown_cluster() {
         let output = strait(&test, &[("STRAIT_SERVER", at)]);
         let text = stdout(&output) + &stderr(&output);
         assert_eq!(code(&output), expected, "{cluster}: {text}");
-        assert!(text.contains(said), "{cluster}: {text}");
+        assert!(text.contains(message), "{cluster}: {text}");
     }
 }
 
@@ -277,11 +277,11 @@ fn watched_list_prints_only_changes() {
     };
     let server = answering_in_turn(&[row("live", 1), row("live", 2), row("stale", 2)]);
     let shown = first_lines(&["cluster", "list", "-w", "--server", &server], 4);
-    let said: Vec<Vec<&str>> = shown.iter().map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(said[0][0], "CLUSTER");
-    assert_eq!((said[1][0], said[2][0], said[2][2]), ("west", "east", "live"));
+    let rows: Vec<Vec<&str>> = shown.iter().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[0][0], "CLUSTER");
+    assert_eq!((rows[1][0], rows[2][0], rows[2][2]), ("west", "east", "live"));
     assert_eq!(
-        (said[3][0], said[3][2]),
+        (rows[3][0], rows[3][2]),
         ("east", "stale"),
         "the headers, and west, are not shown again"
     );
@@ -463,8 +463,8 @@ async fn cluster_is_added_rotated_and_removed() {
 
     let output = rig.strait(&[&add[..], &["--dry-run"]].concat()).await;
     assert_eq!(code(&output), 0, "{}", stderr(&output));
-    for said in ["no secrets", "strait-system/strait-cluster-prod-eu", "nothing was changed"] {
-        assert!(stderr(&output).contains(said), "{}", stderr(&output));
+    for message in ["no secrets", "strait-system/strait-cluster-prod-eu", "nothing was changed"] {
+        assert!(stderr(&output).contains(message), "{}", stderr(&output));
     }
     assert!(rig.member("prod-eu").is_none());
     assert!(get(&rig.remote, "Namespace", "", "strait-reader").is_none());
@@ -567,13 +567,16 @@ async fn cluster_add_registers_the_webhook_with_the_chosen_failure_policy() {
 
     let output = rig.strait(&[&all[..], &["-o", "yaml"]].concat()).await;
     assert_eq!(code(&output), 0, "{}", stderr(&output));
-    for said in [
+    for message in [
         "kind: MutatingWebhookConfiguration",
         "failurePolicy: Fail",
         "url: \"https://10.0.0.1:15017/inject/cluster/prod-eu/net/eu\"",
     ] {
         let printed = stdout(&output);
-        assert!(printed.contains(said) || printed.contains(&said.replace('"', "")), "{printed}");
+        assert!(
+            printed.contains(message) || printed.contains(&message.replace('"', "")),
+            "{printed}"
+        );
     }
 }
 
@@ -708,7 +711,7 @@ async fn clusters_are_added_from_a_file() {
         std::fs::write(&file, text).expect("written");
         rig.strait(&[&["cluster", "add", "--from", named][..], more].concat()).await
     };
-    for (text, said) in [
+    for (text, message) in [
         ("[]", "lists no cluster"),
         ("- {context: a}\n- {context: b, name: a}", "listed twice"),
         ("- {context: a, nettwork: n}", "nettwork"),
@@ -717,7 +720,7 @@ async fn clusters_are_added_from_a_file() {
     ] {
         let output = add(text, &["--yes"]).await;
         assert_eq!(code(&output), 64, "{text}: {}", stderr(&output));
-        assert!(stderr(&output).contains(said), "{text}: {}", stderr(&output));
+        assert!(stderr(&output).contains(message), "{text}: {}", stderr(&output));
     }
     let both = format!(
         "- {{context: prod-eu, name: eu, network: n2, apiServer: '{url}'}}\n- {{context: nowhere}}\n"
@@ -758,12 +761,12 @@ fn injected_manifests_are_printed_unless_a_pod_is_rejected() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("pods.yaml");
     let pods = |more: &str| {
-        let of = |name: &str, more: &str| {
+        let pod = |name: &str, more: &str| {
             format!(
                 "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {{{more}containers: [{{name: app, image: app}}]}}\n"
             )
         };
-        std::fs::write(&file, of("first", "") + &of("second", more)).expect("written");
+        std::fs::write(&file, pod("first", "") + &pod("second", more)).expect("written");
         let file = file.to_str().expect("UTF-8");
         strait(&["proxy", "inject", "-f", file, "--cluster", "east", "--network", "n1"], &[])
     };
@@ -777,8 +780,8 @@ fn injected_manifests_are_printed_unless_a_pod_is_rejected() {
 
     let output = pods("securityContext: {runAsGroup: 1337}, ");
     assert_eq!((code(&output), stdout(&output)), (1, String::new()));
-    let said = stderr(&output);
-    assert!(said.contains("error STR0901: pod default/second: its container app"), "{said}");
+    let errors = stderr(&output);
+    assert!(errors.contains("error STR0901: pod default/second: its container app"), "{errors}");
 
     std::fs::write(&file, "a: [").expect("written");
     let file = file.to_str().expect("UTF-8");
@@ -790,7 +793,7 @@ fn injected_manifests_are_printed_unless_a_pod_is_rejected() {
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_arguments_are_rejected_before_any_change() {
     let rig = Rig::start().await;
-    for (arguments, expected, said) in [
+    for (arguments, expected, message) in [
         (vec!["cluster", "add", "prod-eu", "--yes"], 1, "STR0209"),
         (vec!["cluster", "add", "hub", "--yes", "--api-server", &rig.hub.url()], 1, "STR0220"),
         (vec!["cluster", "add", "nowhere", "--yes"], 64, "no context"),
@@ -808,7 +811,7 @@ async fn invalid_arguments_are_rejected_before_any_change() {
     ] {
         let output = rig.strait(&arguments).await;
         assert_eq!(code(&output), expected, "{arguments:?}: {}", stderr(&output));
-        assert!(stderr(&output).contains(said), "{arguments:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(message), "{arguments:?}: {}", stderr(&output));
     }
     rig.remote.stop().await;
     let output =
@@ -1027,11 +1030,11 @@ fn envoy_accepts_every_bootstrap() {
             .expect("envoy runs");
         assert!(judged.status.success(), "{kind} {discovery}: {}", stderr(&judged));
         let [cert, roots] = ["web/sds-cert.yaml", "web/sds-roots.yaml"].map(at);
-        let said = std::fs::read_to_string(&file).expect("read");
-        assert!(said.contains(&cert) && said.contains(&roots), "{said}");
-        assert!(!said.contains("key.pem"), "the files name the key: {said}");
-        let of_second = said.matches("priority").count();
-        assert_eq!(of_second, usize::from(discovery.contains(',')), "{said}");
+        let written = std::fs::read_to_string(&file).expect("read");
+        assert!(written.contains(&cert) && written.contains(&roots), "{written}");
+        assert!(!written.contains("key.pem"), "the files name the key: {written}");
+        let priorities = written.matches("priority").count();
+        assert_eq!(priorities, usize::from(discovery.contains(',')), "{written}");
     }
 }
 
@@ -1051,8 +1054,8 @@ fn bootstrap_has_static_secrets_if_sds_files_are_impossible() {
 
     let output = strait(&[&bootstrap[..], &["--sds-dir", &at("no")]].concat(), &[]);
     assert_eq!(code(&output), 64, "{}", stderr(&output));
-    let beside = at("");
-    let output = strait(&[&bootstrap[..], &["--sds-dir", &beside]].concat(), &[]);
+    let same_folder = at("");
+    let output = strait(&[&bootstrap[..], &["--sds-dir", &same_folder]].concat(), &[]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     assert!(stdout(&output).contains("STRAIT_SDS"), "{}", stdout(&output));
     let written = std::fs::read_to_string(at("sds-cert.yaml")).expect("written");

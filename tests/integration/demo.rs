@@ -13,9 +13,9 @@ fn demo_succeeds_and_leaves_no_files_behind() {
         .env("PATH", "")
         .output()
         .expect("the program starts");
-    let said = String::from_utf8_lossy(&output.stdout);
+    let printed = String::from_utf8_lossy(&output.stdout);
     let complaints = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}\n{complaints}");
+    assert!(output.status.success(), "{printed}\n{complaints}");
     for line in [
         "10.1.0.11:8080, 10.1.0.12:8080, 10.1.0.13:8080, 10.1.1.11:8080, 10.1.1.12:8080, 172.30.0.21:15443 (weight 2)",
         "10.1.0.11:8080, 10.1.0.12:8080, 172.30.0.11:15443 (weight 5)",
@@ -24,10 +24,10 @@ fn demo_succeeds_and_leaves_no_files_behind() {
         "No proxy lost anything",
         "Skipped: not on PATH: envoy",
     ] {
-        assert!(said.contains(line), "{line:?} is not in\n{said}");
+        assert!(printed.contains(line), "{line:?} is not in\n{printed}");
     }
-    let left: Vec<_> = std::fs::read_dir(folder.path()).expect("it stays").flatten().collect();
-    assert!(left.is_empty(), "{left:?}");
+    let remaining: Vec<_> = std::fs::read_dir(folder.path()).expect("it stays").flatten().collect();
+    assert!(remaining.is_empty(), "{remaining:?}");
 }
 
 #[test]
@@ -45,13 +45,13 @@ fn demo_leaves_no_files_behind_when_its_terminal_closes() {
     // Its folder exists before it prints anything.
     let mut lines = stdout.lines();
     assert!(lines.next().is_some(), "it says something");
-    let left = || std::fs::read_dir(folder.path()).expect("it stays").flatten().count();
-    assert_eq!(left(), 1);
+    let remaining = || std::fs::read_dir(folder.path()).expect("it stays").flatten().count();
+    assert_eq!(remaining(), 1);
     let killed = Command::new("kill").args(["-HUP", &demo.id().to_string()]).status();
     assert!(killed.expect("kill runs").success());
     // Reads the output to its end, so that the demo can write it.
     lines.for_each(drop);
     let exit = demo.wait().expect("it ends");
     assert!(exit.code().is_some(), "it ended by itself: {exit}");
-    assert_eq!(left(), 0);
+    assert_eq!(remaining(), 0);
 }

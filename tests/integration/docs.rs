@@ -56,7 +56,7 @@ fn is_stub(page: &Path) -> bool {
 
 fn pages_linked_by(page: &Path) -> Vec<PathBuf> {
     let text = std::fs::read_to_string(page).expect("a page");
-    let linked = links_of(&text).into_iter().filter_map(|link| target_of(page, &link));
+    let linked = page_links(&text).into_iter().filter_map(|link| link_target(page, &link));
     linked.filter(|path| path.extension().is_some_and(|end| end == "md") && path.exists()).collect()
 }
 
@@ -64,21 +64,21 @@ fn pages_linked_by(page: &Path) -> Vec<PathBuf> {
 fn broken_links(page: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(page).expect("a page");
     let is_broken = |link: &String| {
-        let Some(target) = target_of(page, link) else { return false };
+        let Some(target) = link_target(page, link) else { return false };
         let anchor = link.split_once('#').map(|(_, anchor)| anchor).filter(|it| !it.is_empty());
         let has_anchor = |anchor: &str| {
             let text = std::fs::read_to_string(&target).unwrap_or_default();
-            anchors_of(&text).contains(anchor)
+            page_anchors(&text).contains(anchor)
         };
         let is_page = target.extension().is_some_and(|end| end == "md");
         !target.exists() || is_page && anchor.is_some_and(|anchor| !has_anchor(anchor))
     };
-    let broken = links_of(&text).into_iter().filter(is_broken);
+    let broken = page_links(&text).into_iter().filter(is_broken);
     broken.map(|link| format!("{}: {link}", page.display())).collect()
 }
 
 /// Returns the file that a relative link names, or `None` for a link to another site.
-fn target_of(page: &Path, link: &str) -> Option<PathBuf> {
+fn link_target(page: &Path, link: &str) -> Option<PathBuf> {
     let path = link.split('#').next().unwrap_or_default();
     if link.contains("://") || link.starts_with("mailto:") {
         return None;
@@ -98,7 +98,7 @@ fn target_of(page: &Path, link: &str) -> Option<PathBuf> {
 }
 
 /// Returns the targets of links and images outside of code.
-fn links_of(text: &str) -> Vec<String> {
+fn page_links(text: &str) -> Vec<String> {
     let mut links = Vec::new();
     for line in prose_lines(text) {
         // Every second part is in backticks.
@@ -113,7 +113,7 @@ fn links_of(text: &str) -> Vec<String> {
 }
 
 /// Returns the anchors of the headings of a page, as GitHub derives them.
-fn anchors_of(text: &str) -> BTreeSet<String> {
+fn page_anchors(text: &str) -> BTreeSet<String> {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     let mut anchors = BTreeSet::new();
     for line in prose_lines(text) {
@@ -141,12 +141,12 @@ pub(crate) fn slug(heading: &str) -> String {
         rest = after.split_once(')').map_or("", |(_, after)| after);
     }
     text.push_str(rest);
-    let kept = |c: char| match c {
+    let anchor_character = |c: char| match c {
         ' ' => Some('-'),
         '-' | '_' => Some(c),
         _ => c.is_alphanumeric().then_some(c),
     };
-    text.to_lowercase().chars().filter_map(kept).collect()
+    text.to_lowercase().chars().filter_map(anchor_character).collect()
 }
 
 /// Returns the lines outside of code blocks.
@@ -197,7 +197,7 @@ fn every_decision_has_a_row_in_the_index() {
             cells.len() == 6 && cells.iter().skip(1).take(4).all(|cell| !cell.is_empty()),
             "{row}"
         );
-        let link = links_of(row).into_iter().next().expect("a link");
+        let link = page_links(row).into_iter().next().expect("a link");
         assert!(listed.insert(folder.join(link)), "two rows for one decision: {row}");
     }
     let pages = pages_below(&folder).into_iter().filter(|page| !page.ends_with("README.md"));
@@ -212,9 +212,9 @@ fn changelog_fragments_are_one_line_each() {
         let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         assert!(name.contains('-') && name.chars().all(is_plain), "{name}: use AREA-TOPIC.md");
         let text = std::fs::read_to_string(fragment).expect("a fragment");
-        let is_one_line = text.ends_with('\n') && text.lines().count() == 1;
+        let is_single_line = text.ends_with('\n') && text.lines().count() == 1;
         assert!(
-            is_one_line && !text.starts_with(['-', '#', '*']),
+            is_single_line && !text.starts_with(['-', '#', '*']),
             "{name}: one line of plain text"
         );
     }

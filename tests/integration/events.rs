@@ -13,7 +13,7 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 use super::mesh::{Member, Proxy, SHOP, SOON, Server, Setup, endpoints_until, holds, wait_until};
-use super::page::ask;
+use super::page::send_request;
 use strait_xds::resource::ResourceType;
 use strait_xds_client::Options;
 
@@ -72,15 +72,19 @@ async fn change_has_its_cause_and_the_proxies_that_acknowledged_it() {
         .collect();
     let first = Proxy::sidecar("east").id();
     for (id, answer) in [(first, "acknowledged"), (second.id(), "refused")] {
-        let one = steps.get(&*id).unwrap_or_else(|| panic!("{id}: {whole:#}"));
-        assert_eq!((&one["answer"], &one["cluster"]), (&json!(answer), &json!("east")), "{one:#}");
-        let times = ["sentMs", "answeredMs"].map(|name| one[name].as_f64());
+        let step = steps.get(&*id).unwrap_or_else(|| panic!("{id}: {whole:#}"));
+        assert_eq!(
+            (&step["answer"], &step["cluster"]),
+            (&json!(answer), &json!("east")),
+            "{step:#}"
+        );
+        let times = ["sentMs", "answeredMs"].map(|name| step[name].as_f64());
         assert!(times[0] >= whole["publishedMs"].as_f64() && times.is_sorted(), "{whole:#}");
         assert!(times[1] <= whole["ms"].as_f64(), "{whole:#}");
     }
     let refusal = &whole["refusals"][0];
     assert_eq!(refusal["proxy"], second.id());
-    assert!(refusal["error"].as_str().is_some_and(|said| said.contains("rejected")), "{whole:#}");
+    assert!(refusal["error"].as_str().is_some_and(|text| text.contains("rejected")), "{whole:#}");
     let unknown = server.admin.text("/debug/events?seq=100000").await;
     assert!(unknown.0 == 404 && unknown.1.contains("there is no change 100000 yet"), "{unknown:?}");
 
@@ -131,7 +135,7 @@ async fn latency_metrics_refer_to_changes_of_the_timeline() {
 
     // The request of Prometheus.
     let accept = "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.5";
-    let answer = ask(&server, Method::GET, "/metrics", &[(header::ACCEPT, accept)]).await;
+    let answer = send_request(&server, Method::GET, "/metrics", &[(header::ACCEPT, accept)]).await;
     let kind = answer.headers().get(header::CONTENT_TYPE).cloned().expect("a type");
     assert_eq!(kind, "application/openmetrics-text; version=1.0.0; charset=utf-8");
     let body = answer.into_body().collect().await.expect("a body").to_bytes();
@@ -141,9 +145,9 @@ async fn latency_metrics_refer_to_changes_of_the_timeline() {
         let (sample, exemplar) = line.split_once(" # {version=\"")?;
         let bound =
             sample.strip_prefix("strait_propagation_seconds_bucket{le=\"")?.split('"').next()?;
-        let (version, took) = exemplar.split_once("\"} ")?;
+        let (version, latency) = exemplar.split_once("\"} ")?;
         let bound = bound.replace("+Inf", "inf").parse::<f64>().ok()?;
-        Some((bound, version.to_owned(), took.parse::<f64>().ok()?))
+        Some((bound, version.to_owned(), latency.parse::<f64>().ok()?))
     });
     let exemplars: Vec<_> = exemplars.collect();
     assert!(exemplars.iter().all(|(bound, _, took)| *took > 0.0 && took <= bound), "{exemplars:?}");
@@ -163,9 +167,9 @@ async fn latency_metrics_refer_to_changes_of_the_timeline() {
     for sample in text.lines().filter(|line| !line.starts_with('#')) {
         let name = sample.split(['{', ' ']).next().expect("a name");
         let family = families.get(name.strip_suffix("_total").unwrap_or(name));
-        let of_histogram = ["_bucket", "_sum", "_count"].into_iter();
-        let of_histogram = of_histogram.filter_map(|end| families.get(name.strip_suffix(end)?));
-        let kinds: Vec<_> = family.into_iter().chain(of_histogram).collect();
+        let from_histogram = ["_bucket", "_sum", "_count"].into_iter();
+        let from_histogram = from_histogram.filter_map(|end| families.get(name.strip_suffix(end)?));
+        let kinds: Vec<_> = family.into_iter().chain(from_histogram).collect();
         let is_counter = name.ends_with("_total");
         let fits =
             |kind: &&&str| if is_counter { **kind == "counter" } else { **kind != "counter" };
@@ -230,21 +234,22 @@ async fn changes_are_streamed_as_server_sent_events() {
     );
     line.write_all(request.as_bytes()).await.expect("sent");
     east.serve("web", &["10.0.0.1", "10.0.0.2"]);
-    let mut heard = String::new();
+    let mut received = String::new();
     let mut bytes = [0; 4096];
-    let whole =
-        |heard: &str| heard.contains("event: answered") && heard.contains("1 -> 2 endpoints");
-    while !whole(&heard) {
+    let whole = |received: &str| {
+        received.contains("event: answered") && received.contains("1 -> 2 endpoints")
+    };
+    while !whole(&received) {
         let read = timeout(Duration::from_secs(20), line.read(&mut bytes)).await;
-        let count = read.unwrap_or_else(|_| panic!("no further event: {heard}")).expect("read");
-        assert!(count > 0, "the stream ended: {heard}");
-        heard += &String::from_utf8_lossy(&bytes[..count]);
+        let count = read.unwrap_or_else(|_| panic!("no further event: {received}")).expect("read");
+        assert!(count > 0, "the stream ended: {received}");
+        received += &String::from_utf8_lossy(&bytes[..count]);
     }
-    assert!(heard.contains("content-type: text/event-stream"), "{heard}");
-    let first = heard.find("event: change").expect("the event of the change");
+    assert!(received.contains("content-type: text/event-stream"), "{received}");
+    let first = received.find("event: change").expect("the event of the change");
     assert!(
-        first < heard.find("event: answered").expect("the event of its acknowledgement"),
-        "{heard}"
+        first < received.find("event: answered").expect("the event of its acknowledgement"),
+        "{received}"
     );
     drop(line);
     server.shut_down().await;

@@ -252,15 +252,16 @@ async fn deletion_of_a_namespace_with_hundreds_of_services_takes_few_pushes() {
     let is_there =
         |kind: ResourceType| client.held().names(kind).any(|name| name.contains("doomed"));
     wait_until(SOON, async || {
-        let left: Vec<_> = ResourceType::ALL.into_iter().filter(|kind| is_there(*kind)).collect();
-        holds(left.is_empty(), left)
+        let remaining: Vec<_> =
+            ResourceType::ALL.into_iter().filter(|kind| is_there(*kind)).collect();
+        holds(remaining.is_empty(), remaining)
     })
     .await;
     let after = quiet(&server, &client).await;
     let pushes = version().await.expect("a number") - began;
     assert!(pushes <= 10, "{pushes} versions");
-    let kept = web(&client);
-    assert_eq!(kept, ["10.0.0.1:8080", "10.0.1.1:8080"].map(address).into());
+    let endpoints = web(&client);
+    assert_eq!(endpoints, ["10.0.0.1:8080", "10.0.1.1:8080"].map(address).into());
     for kind in ResourceType::ALL {
         assert!(after.names(kind).all(|name| !name.contains("doomed")), "{kind:?}");
     }
@@ -315,12 +316,12 @@ async fn killed_process_leaves_complete_files() {
             web_has(&client, &[format!("{next}:8080")]).await;
         }
         wait_until(SOON, async || {
-            let kept: Vec<_> = std::fs::read_dir(setup.path("state").join("lkg"))
+            let files: Vec<_> = std::fs::read_dir(setup.path("state").join("lkg"))
                 .into_iter()
                 .flatten()
                 .filter_map(|file| Some(file.ok()?.file_name().to_string_lossy().into_owned()))
                 .collect();
-            holds(kept.iter().any(|name| name.starts_with("cluster-west.")), kept)
+            holds(files.iter().any(|name| name.starts_with("cluster-west.")), files)
         })
         .await;
         west.serve("web", &["10.0.9.9"]);
@@ -333,8 +334,11 @@ async fn killed_process_leaves_complete_files() {
         assert_eq!(clusters[0]["state"], "restored", "{clusters}");
         let client = replica.connect(&setup, &proxy, ClientOptions::default()).await;
         wait_until(SOON, async || holds(!web(&client).is_empty(), "nothing yet")).await;
-        let held = web(&client);
-        assert!(held.len() == 1 && held.is_subset(&served), "{held:?} was never a valid state");
+        let endpoints = web(&client);
+        assert!(
+            endpoints.len() == 1 && endpoints.is_subset(&served),
+            "{endpoints:?} was never a valid state"
+        );
         replica.end("-TERM").await;
         west.api.restart().await;
     }

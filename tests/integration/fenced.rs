@@ -276,9 +276,9 @@ fn junk(random: &mut StdRng) -> Value {
 
 /// Replaces, removes or duplicates one value.
 fn spoil(random: &mut StdRng, value: &mut Value) {
-    let goes_on = random.random_ratio(5, 6);
+    let descends = random.random_ratio(5, 6);
     match value {
-        Value::Object(fields) if goes_on && !fields.is_empty() => {
+        Value::Object(fields) if descends && !fields.is_empty() => {
             let keys: Vec<String> = fields.keys().cloned().collect();
             let key = keys.choose(random).expect("some").clone();
             if random.random_ratio(1, 12) {
@@ -287,7 +287,7 @@ fn spoil(random: &mut StdRng, value: &mut Value) {
                 spoil(random, &mut fields[&key]);
             }
         }
-        Value::Array(items) if goes_on && !items.is_empty() => {
+        Value::Array(items) if descends && !items.is_empty() => {
             let at = random.random_range(0..items.len());
             if random.random_ratio(1, 12) {
                 items.push(items[at].clone());
@@ -303,7 +303,7 @@ fn spoil(random: &mut StdRng, value: &mut Value) {
 fn spoilt() -> Vec<Value> {
     let mut random = StdRng::seed_from_u64(500);
     let templates = templates();
-    let of = |at: usize| {
+    let mutated = |at: usize| {
         let (kind, spec) = &templates[at % templates.len()];
         let mut spec = spec.clone();
         for _ in 0..random.random_range(1..4) {
@@ -311,7 +311,7 @@ fn spoilt() -> Vec<Value> {
         }
         object(kind, "trial", &format!("spoilt-{at}"), spec)
     };
-    (0..SPOILT).map(of).collect()
+    (0..SPOILT).map(mutated).collect()
 }
 
 /// Returns a good object that is added with them: a client that has it has received all of them.
@@ -367,7 +367,7 @@ fn node((kind, namespace, label): (&str, &str, &str)) -> Node {
 /// Returns the resources that a proxy receives for the good objects: upstream clusters,
 /// assignments, virtual hosts, listeners without filter chains, and filter chains, each with its
 /// bytes or its content.
-fn pieces(held: &Collection) -> BTreeSet<String> {
+fn pieces(collection: &Collection) -> BTreeSet<String> {
     let mut pieces = BTreeSet::new();
     let mut note = |kind: ResourceType, name: &str, part: &dyn std::fmt::Display| {
         let text = format!("{kind:?} {name} {part}");
@@ -378,7 +378,7 @@ fn pieces(held: &Collection) -> BTreeSet<String> {
             pieces.insert(text);
         }
     };
-    for (kind, all) in held {
+    for (kind, all) in collection {
         for (name, body) in all {
             let mut value = to_json(*kind, body);
             let lists: &[&str] = match kind {
@@ -405,8 +405,8 @@ async fn fresh(estate: &Estate, trust: &Trust) -> Vec<BTreeSet<String>> {
     let mut all = Vec::new();
     for proxy in PROXIES {
         let tls = trust.workload("cluster.local", proxy.1, "web");
-        let held = tokio::time::timeout(LIMIT, estate.collect(node(proxy), tls, &[])).await;
-        all.push(pieces(&held.expect("in time").expect("the proxy is admitted")));
+        let collected = tokio::time::timeout(LIMIT, estate.collect(node(proxy), tls, &[])).await;
+        all.push(pieces(&collected.expect("in time").expect("the proxy is admitted")));
     }
     all
 }
@@ -443,23 +443,23 @@ async fn broken_objects_affect_only_themselves() {
     let spoilt = spoilt();
     let more = [spoilt.clone(), vec![last()]].concat();
     estate.add("spoilt.yaml", &text(&more));
-    let knows = |held: &ClientContents| {
-        let body = held.body(ResourceType::Route, "80").unwrap_or_default();
+    let has_last = |contents: &ClientContents| {
+        let body = contents.body(ResourceType::Route, "80").unwrap_or_default();
         body.windows(12).any(|part| part == b"last.example")
     };
     for client in &mut clients[..2] {
-        let last = tokio::time::timeout(LIMIT * 3, client.wait_for(knows)).await;
+        let last = tokio::time::timeout(LIMIT * 3, client.wait_for(has_last)).await;
         last.expect("in time").expect("the last update arrives");
     }
-    let held = |client: &XdsClient| {
-        let held = client.held();
-        let of = |kind: ResourceType| {
-            let body = |name: &str| held.body(kind, name).unwrap_or_default().to_vec();
-            (kind, held.names(kind).map(|name| (name.to_owned(), body(name))).collect())
+    let current_pieces = |client: &XdsClient| {
+        let contents = client.held();
+        let by_kind = |kind: ResourceType| {
+            let body = |name: &str| contents.body(kind, name).unwrap_or_default().to_vec();
+            (kind, contents.names(kind).map(|name| (name.to_owned(), body(name))).collect())
         };
-        pieces(&ResourceType::ALL.into_iter().map(of).collect())
+        pieces(&ResourceType::ALL.into_iter().map(by_kind).collect())
     };
-    let connected: Vec<_> = clients[..2].iter().map(held).collect();
+    let connected: Vec<_> = clients[..2].iter().map(current_pieces).collect();
     assert_same(&before[..2], &connected, "connected");
 
     // Proxies that connect now, and after a restart of the server.
@@ -469,8 +469,8 @@ async fn broken_objects_affect_only_themselves() {
     let is_broken = |one: &&Value| matches!(one["state"].as_str(), Some("refused" | "partly"));
     let broken: Vec<_> = states.iter().filter(is_broken).collect();
     assert!(broken.len() >= BROKEN_MIN, "{} of {}", broken.len(), states.len());
-    let told = |one: &&&Value| one["reasons"].as_array().is_some_and(|all| !all.is_empty());
-    assert_eq!(broken.iter().filter(told).count(), broken.len(), "each says why");
+    let has_reason = |one: &&&Value| one["reasons"].as_array().is_some_and(|all| !all.is_empty());
+    assert_eq!(broken.iter().filter(has_reason).count(), broken.len(), "each says why");
     drop(clients);
     estate.stop().await;
     let estate = Estate::start(&setup(&[good, spoilt].concat()), &trust).await;

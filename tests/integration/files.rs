@@ -13,7 +13,7 @@ const VERSIONS: [(&str, &str); 3] = [
 ];
 
 fn object(kind: &str, name: &str, spec: &Value) -> String {
-    let version = VERSIONS.iter().find(|(known, _)| *known == kind).expect("a kind").1;
+    let version = VERSIONS.iter().find(|(listed, _)| *listed == kind).expect("a kind").1;
     let metadata = json!({ "namespace": "shop", "name": name });
     json!({ "apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec }).to_string()
 }
@@ -49,8 +49,8 @@ fn documents(all: &[String]) -> String {
 /// Waits until the inbound listeners of a proxy contain exactly these rules of [`deny`].
 async fn denied_until(client: &XdsClient, rules: &[&str]) {
     wait_until(SOON, async || {
-        let held = client.held();
-        let body = held.body(ResourceType::Listener, "virtualInbound").unwrap_or_default();
+        let contents = client.held();
+        let body = contents.body(ResourceType::Listener, "virtualInbound").unwrap_or_default();
         let body = String::from_utf8_lossy(body).into_owned();
         let named = ["admin", "secret", "third", "fourth"].into_iter();
         let named: Vec<_> =
@@ -63,8 +63,8 @@ async fn denied_until(client: &XdsClient, rules: &[&str]) {
 /// Returns the states of the objects, each as `kind name state`.
 async fn states(server: &Server) -> Vec<String> {
     let all = server.admin.json("/debug/config").await;
-    let text = |one: &Value| {
-        ["kind", "name", "state"].map(|field| one[field].as_str().unwrap_or_default()).join(" ")
+    let text = |state: &Value| {
+        ["kind", "name", "state"].map(|field| state[field].as_str().unwrap_or_default()).join(" ")
     };
     all.as_array().expect("a list").iter().map(text).collect()
 }
@@ -118,10 +118,10 @@ async fn broken_file_at_a_restart_removes_no_policy_and_no_route() {
         states_until(&server, &wanted).await;
         let shown = server.admin.json("/debug/config?kind=VirtualService").await;
         let reason = &shown[0]["reasons"][0];
-        let told = reason["text"].as_str().expect("a text");
+        let message = reason["text"].as_str().expect("a text");
         assert_eq!(reason["code"], "STR0219");
-        assert!(told.starts_with("mesh.yaml, document 1, line "), "{told}");
-        assert!(told.ends_with("the last valid version stays active"), "{told}");
+        assert!(message.starts_with("mesh.yaml, document 1, line "), "{message}");
+        assert!(message.ends_with("the last valid version stays active"), "{message}");
         let checked = server.strait(&["check"]).await;
         assert!(
             text(&checked).contains("other objects that it contained before (3) stay in use"),
@@ -184,13 +184,13 @@ async fn policies_that_vanish_together_are_reported_and_stay_until_a_second_read
     assert_eq!(doubts(&server).await, Vec::<String>::new());
 
     replace(&file, "");
-    let told = wait_until(SOON, async || {
-        let told = doubts(&server).await;
-        holds(!told.is_empty(), &told).map(|()| told)
+    let reported = wait_until(SOON, async || {
+        let reported = doubts(&server).await;
+        holds(!reported.is_empty(), &reported).map(|()| reported)
     })
     .await;
     let text = "for policies that restrict access, it has 0 of 2 known objects (lacking AuthorizationPolicy shop/admin, AuthorizationPolicy shop/secret)";
-    assert!(told[0].contains(text), "{told:?}");
+    assert!(reported[0].contains(text), "{reported:?}");
     denied_until(&client, &["admin", "secret"]).await;
     // The directory is read again with the same result, so the deletion takes effect.
     denied_until(&client, &[]).await;

@@ -18,8 +18,8 @@ const LIMIT: Duration = Duration::from_secs(120);
 async fn far_in(server: &Server, state: &str, fact: &str) -> Value {
     wait_until(LIMIT, async || {
         let entry = server.cluster("far").await;
-        let told = entry["reason"].as_str().is_some_and(|reason| reason.contains(fact));
-        holds(entry["state"] == state && (told || fact.is_empty()), &entry).map(|()| entry)
+        let has_fact = entry["reason"].as_str().is_some_and(|reason| reason.contains(fact));
+        holds(entry["state"] == state && (has_fact || fact.is_empty()), &entry).map(|()| entry)
     })
     .await
 }
@@ -61,10 +61,10 @@ async fn loss_of_most_endpoints_is_delayed_by_the_policy() {
     setup.join(&[&home, &far]);
     let server = setup.start_ready().await;
     let client = server.connect(&setup, &Proxy::sidecar("home")).await;
-    let of =
+    let at_port =
         |addresses: &[&str]| addresses.iter().map(|one| format!("{one}:8080")).collect::<Vec<_>>();
     let web = async |addresses: &[&str]| {
-        let sockets = of(addresses);
+        let sockets = at_port(addresses);
         let expected: Vec<_> = sockets.iter().map(|one| (one.as_str(), 1)).collect();
         endpoints_until(&client, "web", &expected).await;
     };
@@ -93,8 +93,8 @@ async fn loss_of_most_endpoints_is_delayed_by_the_policy() {
     .await;
     far.api.store().delete("EndpointSlice", SHOP, "web-1").expect("it was there");
     wait_until(LIMIT, async || {
-        let held = client.held().endpoints(&outbound("web"));
-        holds(held.is_empty(), held)
+        let endpoints = client.held().endpoints(&outbound("web"));
+        holds(endpoints.is_empty(), endpoints)
     })
     .await;
     far_in(&server, "live", "").await;
@@ -145,9 +145,9 @@ async fn flapping_cluster_is_frozen_and_retried() {
     assert!(entry["reason"].to_string().contains("STR0308"), "{entry}");
     // Its server works again, and its changes are delayed.
     far.serve("web", &["10.0.1.2"]);
-    let asked = far.api.requests(|_| true).len();
+    let requests = far.api.requests(|_| true).len();
     undisturbed(&client, since, &home, "10.0.0.2").await;
-    assert_eq!(far.api.requests(|_| true).len(), asked, "no request is sent meanwhile");
+    assert_eq!(far.api.requests(|_| true).len(), requests, "no request is sent meanwhile");
     endpoints_until(&client, "web", &[("10.0.1.1:8080", 1)]).await;
     // It is tried again, watched, and reported to be on trial.
     far_in(&server, "quarantined", "on trial").await;

@@ -52,15 +52,15 @@ async fn page_of_metrics_lists_every_family_that_a_server_exposes() {
     let estate = Estate::start(&setup, &trust).await;
     let text = estate.text("/metrics").await;
     estate.stop().await;
-    let mut seen = 0;
+    let mut count = 0;
     for line in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
         let (name, kind) = line.split_once(' ').expect("a name and a type");
         let metric = documented.get(name).unwrap_or_else(|| panic!("{name} is not documented"));
         assert_eq!(metric.kind, kind, "{name}");
         assert!(text.contains(&format!("# HELP {name} {}\n", metric.help)), "{name}");
-        seen += 1;
+        count += 1;
     }
-    assert!(seen > 60, "only {seen} families");
+    assert!(count > 60, "only {count} families");
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         let Some((name, rest)) = line.split_once('{') else { continue };
         let family = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
@@ -88,10 +88,10 @@ async fn examples_of_the_admin_api_have_the_fields_of_responses() {
         let is_simple = route.method == "GET" && route.query.as_ref().is_none_or(is_optional);
         let Some(example) = route.example.filter(|_| is_simple) else { continue };
         let example: Value = serde_json::from_str(&example).expect("JSON");
-        let (response, fields) = (estate.get(&route.path).await, fields_of(&example));
+        let (response, fields) = (estate.get(&route.path).await, object_fields(&example));
         // A list may be empty here.
         if response.as_array().is_none_or(|rows| !rows.is_empty()) {
-            let now = fields_of(&response);
+            let now = object_fields(&response);
             let differs = fields.symmetric_difference(&now).cloned().collect::<Vec<_>>();
             if !differs.is_empty() {
                 wrong.push(format!("{}: {}", route.path, differs.join(", ")));
@@ -105,7 +105,7 @@ async fn examples_of_the_admin_api_have_the_fields_of_responses() {
 }
 
 /// Returns the fields of an object, or of the first object of a list.
-fn fields_of(value: &Value) -> BTreeSet<String> {
+fn object_fields(value: &Value) -> BTreeSet<String> {
     let value = value.as_array().and_then(|rows| rows.first()).unwrap_or(value);
     value.as_object().into_iter().flat_map(|object| object.keys().cloned()).collect()
 }
@@ -125,7 +125,7 @@ fn command_page() -> String {
     collect_commands(&command, &mut leaves);
     page.push_str("| command | |\n|---|---|\n");
     for leaf in &leaves {
-        let path = path_of(leaf);
+        let path = command_path(leaf);
         let about = leaf.get_about().map(ToString::to_string).unwrap_or_default();
         let _ = writeln!(page, "| [`{path}`](#{}) | {} |", slug(&path), cell(&about));
     }
@@ -133,7 +133,7 @@ fn command_page() -> String {
     let codes = String::from_utf8(codes.expect("it runs").stdout).expect("UTF-8");
     let _ = write!(page, "\n## Exit codes\n\n```text\n{}\n```\n", codes.trim_end());
     for leaf in leaves {
-        let _ = write!(page, "\n## `{}`\n\n{}", path_of(leaf), described(leaf));
+        let _ = write!(page, "\n## `{}`\n\n{}", command_path(leaf), described(leaf));
     }
     page
 }
@@ -153,7 +153,7 @@ fn arguments_shown(command: &clap::Command) -> impl Iterator<Item = &clap::Arg> 
     command.get_arguments().filter(move |argument| !argument.is_hide_set() && !is_common(argument))
 }
 
-fn path_of(command: &clap::Command) -> String {
+fn command_path(command: &clap::Command) -> String {
     command.get_bin_name().unwrap_or_else(|| command.get_name()).to_owned()
 }
 
@@ -238,18 +238,18 @@ fn code_page() -> String {
             cell(code.title)
         );
     }
-    for one in codes::all() {
-        let paragraphs: Vec<_> = one.page.split("\n\n").map(prose).collect();
+    for entry in codes::all() {
+        let paragraphs: Vec<_> = entry.page.split("\n\n").map(prose).collect();
         // Indented lines are commands.
-        let next = match one.next.lines().any(|line| line.starts_with(' ')) {
-            true => format!("\n\n```text\n{}\n```", one.next),
-            false => format!(" {}", one.next.lines().map(prose).collect::<Vec<_>>().join("  \n")),
+        let next = match entry.next.lines().any(|line| line.starts_with(' ')) {
+            true => format!("\n\n```text\n{}\n```", entry.next),
+            false => format!(" {}", entry.next.lines().map(prose).collect::<Vec<_>>().join("  \n")),
         };
         let _ = write!(
             page,
             "\n## {}\n\n**{}.** {}\n\n**Next step:**{next}\n",
-            one.id,
-            prose(&first_upper(one.title)),
+            entry.id,
+            prose(&first_upper(entry.title)),
             paragraphs.join("\n\n")
         );
     }
@@ -350,17 +350,17 @@ fn metrics_in(source: &str) -> Vec<Metric> {
     let ends = calls.iter().skip(1).map(|(at, ..)| *at).chain([source.len()]);
     let mut metrics = Vec::new();
     for ((at, call, kind, place), end) in calls.iter().zip(ends) {
-        let arguments = arguments_of(&source[at + call.len()..]);
+        let arguments = call_arguments(&source[at + call.len()..]);
         // Renders the counters of another file.
         if arguments[*place].contains('.') {
             continue;
         }
-        let text = |place: usize| text_of(arguments.get(place)?, &source[..*at], source);
+        let text = |place: usize| literal_text(arguments.get(place)?, &source[..*at], source);
         let (Some(name), Some(help)) = (text(*place), text(*place + 1)) else {
             panic!("the name or the help text of a metric is not a literal: {arguments:?}");
         };
         let samples = source[*at..end].split(".sample(").skip(1);
-        let samples = samples.flat_map(|rest| arguments_of(rest).into_iter().next());
+        let samples = samples.flat_map(|rest| call_arguments(rest).into_iter().next());
         let mut labels: BTreeSet<String> = samples.flat_map(|one| labels_in(&one)).collect();
         labels.extend(match *call {
             " histogram(" => Some("le".to_owned()),
@@ -382,7 +382,7 @@ fn labels_in(argument: &str) -> Vec<String> {
 }
 
 /// Returns the arguments of a call, from the text behind its opening parenthesis.
-fn arguments_of(text: &str) -> Vec<String> {
+fn call_arguments(text: &str) -> Vec<String> {
     let (mut depth, mut is_text, mut is_escaped) = (1, false, false);
     let mut arguments = vec![String::new()];
     for c in text.chars() {
@@ -407,7 +407,7 @@ fn arguments_of(text: &str) -> Vec<String> {
 }
 
 /// Returns the text of a literal, or of the last variable or constant with that name.
-fn text_of(argument: &str, before: &str, source: &str) -> Option<String> {
+fn literal_text(argument: &str, before: &str, source: &str) -> Option<String> {
     let literal = |text: &str| {
         let text = text.trim_start().strip_prefix('"')?;
         let end = text.match_indices('"').find(|(at, _)| !text[..*at].ends_with('\\'))?.0;
@@ -475,7 +475,7 @@ fn admin_routes() -> Vec<Route> {
         let (router, _) = router.split_once("\n}\n").expect("its end");
         // Layers apply to the routes above them in the same router.
         for (at, _) in router.match_indices(".route(") {
-            let arguments = arguments_of(&router[at + ".route(".len()..]);
+            let arguments = call_arguments(&router[at + ".route(".len()..]);
             let path = arguments[0].trim_matches('"').to_owned();
             let scope = router[at..].split("let ").next().unwrap_or_default();
             let access = match scope {
@@ -533,13 +533,13 @@ fn documented(source: &str, function: &str) -> (String, Option<String>) {
     let usage = usage.and_then(|rest| rest.trim_start().trim_start_matches('"').split('"').next());
     let usage = usage.and_then(|text| text.strip_prefix("expected "));
     let query = usage.map(|text| {
-        let words = text.split(' ');
-        let words = words.map(|word| match word.strip_suffix(',') {
-            Some(word) if word.starts_with('?') => format!("{},", code(word)),
-            _ if word.starts_with('?') => code(word),
-            _ => word.to_owned(),
+        let parts = text.split(' ');
+        let parts = parts.map(|part| match part.strip_suffix(',') {
+            Some(name) if name.starts_with('?') => format!("{},", code(name)),
+            _ if part.starts_with('?') => code(part),
+            _ => part.to_owned(),
         });
-        words.collect::<Vec<_>>().join(" ")
+        parts.collect::<Vec<_>>().join(" ")
     });
     (lines.join(" "), query)
 }

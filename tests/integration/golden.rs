@@ -44,7 +44,7 @@ fn every_golden_case_matches() {
         .expect("the folder of cases")
         .map(|entry| entry.expect("readable").path())
         .filter(|path| path.extension().is_some_and(|end| end == "txtar"))
-        .filter(|path| name_of(path).contains(&wanted))
+        .filter(|path| file_name(path).contains(&wanted))
         .collect();
     cases.sort();
     assert!(!cases.is_empty(), "no case is named {wanted:?}");
@@ -61,7 +61,7 @@ fn every_golden_case_matches() {
                     Ok(Err(panic)) => format!("{panic}\n"),
                     Err(_) => "it never ended\n".to_owned(),
                 };
-                (name_of(&case), problem)
+                (file_name(&case), problem)
             }
         });
         let runs = futures::stream::iter(runs).buffer_unordered(AT_ONCE);
@@ -179,15 +179,15 @@ async fn run_in(case: PathBuf, trust: Arc<Trust>) -> String {
     let mut found = Findings { report: String::new(), compared: 0 };
     let proxies = files(&case, |name| name == "proxy.yaml" || name.starts_with("proxy-"));
     for file in &proxies {
-        let proxy: ProxyFile = one_document(file);
-        let stem = name_of(file).replace(".yaml", "");
+        let proxy: ProxyFile = parse_document(file);
+        let stem = file_name(file).replace(".yaml", "");
         let expected = match stem.strip_prefix("proxy-") {
             Some(name) => case.join("expected").join(name),
             None => case.join("expected"),
         };
-        found.of_proxy(&estate, &trust, &proxy, &expected).await;
+        found.compare_proxy(&estate, &trust, &proxy, &expected).await;
     }
-    found.of_mesh(&estate, &case.join("expected")).await;
+    found.compare_mesh(&estate, &case.join("expected")).await;
     estate.stop().await;
     if found.compared == 0 {
         found.report +=
@@ -201,15 +201,15 @@ async fn run_in(case: PathBuf, trust: Arc<Trust>) -> String {
 fn setup(case: &Path) -> Setup {
     let mut setup = Setup::default();
     for file in files(case, |name| name.ends_with(".yaml") && !name.starts_with("proxy")) {
-        let name = name_of(&file);
+        let name = file_name(&file);
         let path = file.to_str().expect("UTF-8").to_owned();
         match name.trim_end_matches(".yaml") {
             "mesh" => setup.flags.extend(["--mesh-config".to_owned(), path]),
             "networks" => setup.flags.extend(["--mesh-networks".to_owned(), path]),
             "config" => setup.config = text(&file),
-            "flags" => setup.flags.extend(one_document::<Vec<String>>(&file)),
-            "secret-annotations" => setup.annotations = one_document(&file),
-            "secret-created" => setup.created = one_document(&file),
+            "flags" => setup.flags.extend(parse_document::<Vec<String>>(&file)),
+            "secret-annotations" => setup.annotations = parse_document(&file),
+            "secret-created" => setup.created = parse_document(&file),
             cluster => {
                 let objects = serde_saphyr::from_multiple(&text(&file));
                 let mut objects: Vec<Value> =
@@ -235,7 +235,7 @@ struct Findings {
 }
 
 impl Findings {
-    async fn of_proxy(
+    async fn compare_proxy(
         &mut self,
         estate: &Estate,
         trust: &Trust,
@@ -257,7 +257,7 @@ impl Findings {
                 }
                 self.explained(estate, proxy, expected).await;
                 self.configured(estate, expected).await;
-                self.walked(estate, proxy, expected).await;
+                self.compare_routes(estate, proxy, expected).await;
                 for kind in ResourceType::ALL {
                     let shown = shown(proxy, kind, &collected);
                     self.compare(&expected.join(format!("{}.yaml", kind.short())), &shown);
@@ -283,14 +283,14 @@ impl Findings {
         estate: &Estate,
         proxy: &ProxyFile,
     ) {
-        let delta = |held: &strait_xds_client::ClientContents| -> Collection {
-            let of = |kind| {
-                let body = |name: &str| held.body(kind, name).expect("named").to_vec();
-                (kind, held.names(kind).map(|name| (name.to_owned(), body(name))).collect())
+        let delta = |contents: &strait_xds_client::ClientContents| -> Collection {
+            let by_kind = |kind| {
+                let body = |name: &str| contents.body(kind, name).expect("named").to_vec();
+                (kind, contents.names(kind).map(|name| (name.to_owned(), body(name))).collect())
             };
-            ResourceType::ALL.into_iter().map(of).collect()
+            ResourceType::ALL.into_iter().map(by_kind).collect()
         };
-        let same = client.wait_for(|held| delta(held) == *collected);
+        let same = client.wait_for(|contents| delta(contents) == *collected);
         if tokio::time::timeout(LIMIT, same).await.is_err() {
             let (sotw, delta) = (readable(collected), readable(&delta(&client.held())));
             let _ = write!(self.report, "SotW (-) and delta (+) differ:\n{}", diff(&sotw, &delta));
@@ -305,13 +305,13 @@ impl Findings {
                 .iter()
                 .map(|entry| (entry["name"].as_str().expect("a name"), &entry["resource"]))
                 .collect();
-            let held: BTreeMap<&str, Value> = collected
+            let received: BTreeMap<&str, Value> = collected
                 .get(&kind)
                 .into_iter()
                 .flatten()
                 .map(|(name, body)| (name.as_str(), to_json(kind, body)))
                 .collect();
-            if dumped != held.iter().map(|(name, body)| (*name, body)).collect() {
+            if dumped != received.iter().map(|(name, body)| (*name, body)).collect() {
                 let _ = writeln!(self.report, "the config dump shows other {}", kind.short());
             }
         }
@@ -335,25 +335,25 @@ impl Findings {
     }
 
     /// Compares the paths of requests in `/debug/explain/route`, as lines.
-    async fn walked(&mut self, estate: &Estate, proxy: &ProxyFile, expected: &Path) {
+    async fn compare_routes(&mut self, estate: &Estate, proxy: &ProxyFile, expected: &Path) {
         let name = format!("{}.{}@{}", proxy.name, proxy.namespace, proxy.cluster);
         let mut lines = String::new();
         for request in &proxy.requests {
-            let words: Vec<&str> = request.split_whitespace().collect();
-            let [method, url, more @ ..] = &words[..] else {
+            let parts: Vec<&str> = request.split_whitespace().collect();
+            let [method, url, more @ ..] = &parts[..] else {
                 panic!("{request:?} is not a request")
             };
             let mut query = format!("proxy={name}&method={method}&url={}", escaped(url));
-            for word in more {
-                let (field, value) = match word.split_once('=') {
+            for part in more {
+                let (field, value) = match part.split_once('=') {
                     Some((field @ ("sni" | "from" | "httpProxy"), value)) => (field, value),
-                    _ => ("header", *word),
+                    _ => ("header", *part),
                 };
                 let _ = write!(query, "&{field}={}", escaped(value));
             }
             let answer = estate.get(&format!("/debug/explain/route?{query}")).await;
             let _ = writeln!(lines, "{request}");
-            lines += &way(&answer);
+            lines += &request_path(&answer);
         }
         self.compare_text(&expected.join("route.txt"), &lines);
     }
@@ -367,11 +367,12 @@ impl Findings {
         let mut lines = String::new();
         for object in list(&estate.get("/debug/config").await) {
             let [kind, namespace, name, state] =
-                ["kind", "namespace", "name", "state"].map(|field| word(&object[field]));
+                ["kind", "namespace", "name", "state"].map(|field| as_text(&object[field]));
             let proxies = &object["proxies"];
             let _ = writeln!(lines, "{kind} {namespace}/{name}: {state}, proxies: {proxies}");
             for reason in list(&object["reasons"]) {
-                let [code, path, text] = ["code", "path", "text"].map(|field| word(&reason[field]));
+                let [code, path, text] =
+                    ["code", "path", "text"].map(|field| as_text(&reason[field]));
                 let _ = writeln!(lines, "  {code} {path}: {text}");
             }
         }
@@ -379,17 +380,18 @@ impl Findings {
     }
 
     fn explanation(&mut self, answer: &Value) -> String {
-        let mut lines = format!("{}:{}\n", word(&answer["hostname"]), answer["port"]);
+        let mut lines = format!("{}:{}\n", as_text(&answer["hostname"]), answer["port"]);
         for line in list(&answer["clusters"]) {
-            let given = |key: &str| (!line[key].is_null()).then(|| word(&line[key]));
+            let given = |key: &str| (!line[key].is_null()).then(|| as_text(&line[key]));
             let via = given("via").map_or_else(String::new, |via| format!(" via {via}"));
-            let reason = given("reason")
-                .map_or_else(String::new, |reason| format!("; {reason} ({})", word(&line["code"])));
+            let reason = given("reason").map_or_else(String::new, |reason| {
+                format!("; {reason} ({})", as_text(&line["code"]))
+            });
             let _ = writeln!(
                 lines,
                 "  {} in {:?}: {} of {} ready, {} sent{via}{reason}",
-                word(&line["cluster"]),
-                word(&line["network"]),
+                as_text(&line["cluster"]),
+                as_text(&line["network"]),
                 line["ready"],
                 line["total"],
                 line["sent"],
@@ -405,19 +407,19 @@ impl Findings {
                 let _ =
                     writeln!(self.report, "steps are out of order, or none of them fails: {line}");
             }
-            let via = list(&line["via"]).iter().map(word).collect::<Vec<_>>().join(", ");
+            let via = list(&line["via"]).iter().map(as_text).collect::<Vec<_>>().join(", ");
             let _ = write!(
                 lines,
                 "  {}:{} of {} in {:?}: {}",
-                word(&line["address"]),
+                as_text(&line["address"]),
                 line["port"],
-                word(&line["cluster"]),
-                word(&line["network"]),
-                word(&line["verdict"]),
+                as_text(&line["cluster"]),
+                as_text(&line["network"]),
+                as_text(&line["verdict"]),
             );
-            let detail = |step: &Value| word(&step["detail"]).to_owned();
+            let detail = |step: &Value| as_text(&step["detail"]).to_owned();
             let _ = match failed.first() {
-                Some(step) => write!(lines, " at {}: {}", word(&step["step"]), detail(step)),
+                Some(step) => write!(lines, " at {}: {}", as_text(&step["step"]), detail(step)),
                 None if via.is_empty() => Ok(()),
                 None => write!(lines, " {via}"),
             };
@@ -434,13 +436,13 @@ impl Findings {
             };
         }
         for note in list(&answer["notes"]) {
-            let _ = writeln!(lines, "  note: {}", word(note));
+            let _ = writeln!(lines, "  note: {}", as_text(note));
         }
         lines
     }
 
     /// Compares the responses of the admin API about the whole mesh.
-    async fn of_mesh(&mut self, estate: &Estate, expected: &Path) {
+    async fn compare_mesh(&mut self, estate: &Estate, expected: &Path) {
         let mut services = estate.get("/debug/services").await;
         // Other tasks follow exports and imports, so these fields change later than the services.
         for service in services.as_array_mut().into_iter().flatten() {
@@ -449,7 +451,7 @@ impl Findings {
         }
         let mut endpoints = Map::new();
         for service in list(&services) {
-            let hostname = word(&service["hostname"]);
+            let hostname = as_text(&service["hostname"]);
             let path = format!("/debug/endpoints?hostname={hostname}");
             endpoints.insert(hostname.to_owned(), estate.get(&path).await);
         }
@@ -484,21 +486,22 @@ impl Findings {
             fs::write(file, found).expect("written");
             return;
         }
-        let _ = write!(self.report, "{}:\n{}", name_of(file), diff(expected, found));
+        let _ = write!(self.report, "{}:\n{}", file_name(file), diff(expected, found));
     }
 }
 
 /// Returns the path of a request, as lines.
-fn way(answer: &Value) -> String {
+fn request_path(answer: &Value) -> String {
     let mut lines = String::new();
     let steps = ["listener", "chain", "route", "virtualHost"].map(|field| &answer[field]);
-    let steps: Vec<_> = steps.into_iter().filter(|step| !step.is_null()).map(word).collect();
+    let steps: Vec<_> = steps.into_iter().filter(|step| !step.is_null()).map(as_text).collect();
     let _ = writeln!(lines, "  {}", steps.join(" > "));
     let rule = |rule: &Value| -> String {
-        let [kind, namespace, name] = ["kind", "namespace", "name"].map(|field| word(&rule[field]));
+        let [kind, namespace, name] =
+            ["kind", "namespace", "name"].map(|field| as_text(&rule[field]));
         let via = match &rule["via"] {
             Value::Null => String::new(),
-            via => format!(" via {} {}", word(&via["name"]), via["index"]),
+            via => format!(" via {} {}", as_text(&via["name"]), via["index"]),
         };
         format!("{kind} {namespace}/{name} {}{via}", rule["index"])
     };
@@ -506,7 +509,7 @@ fn way(answer: &Value) -> String {
         let _ = writeln!(lines, "  by {}", rule(&answer["rule"]));
     }
     for to in list(&answer["destinations"]) {
-        let cluster = word(&to["cluster"]);
+        let cluster = as_text(&to["cluster"]);
         let _ =
             writeln!(lines, "  to {cluster} weight {} endpoints {}", to["weight"], to["endpoints"]);
     }
@@ -520,13 +523,13 @@ fn way(answer: &Value) -> String {
         "  {}{}{}",
         answered("answer"),
         answered("location"),
-        word(&answer["outcome"])
+        as_text(&answer["outcome"])
     );
     for note in list(&answer["notes"]) {
-        let _ = writeln!(lines, "  note: {}", word(note));
+        let _ = writeln!(lines, "  note: {}", as_text(note));
     }
     for lost in list(&answer["lost"]) {
-        let _ = writeln!(lines, "  not {}: {}", rule(&lost["rule"]), word(&lost["reason"]));
+        let _ = writeln!(lines, "  not {}: {}", rule(&lost["rule"]), as_text(&lost["reason"]));
     }
     lines
 }
@@ -534,15 +537,15 @@ fn way(answer: &Value) -> String {
 /// Escapes a text for a query (RFC 3986, 2.1).
 fn escaped(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/:".contains(&byte);
-    let one = |byte: u8| match plain(byte) {
+    let encode = |byte: u8| match plain(byte) {
         true => char::from(byte).to_string(),
         false => format!("%{byte:02X}"),
     };
-    text.bytes().map(one).collect()
+    text.bytes().map(encode).collect()
 }
 
 /// Returns the part of the held resources of a type that a file shows.
-fn shown(proxy: &ProxyFile, kind: ResourceType, held: &Collection) -> Value {
+fn shown(proxy: &ProxyFile, kind: ResourceType, resources: &Collection) -> Value {
     let rules = proxy.show.get(kind.short());
     let body = |name: &str, body: &[u8]| match rules {
         None => to_json(kind, body),
@@ -563,8 +566,8 @@ fn shown(proxy: &ProxyFile, kind: ResourceType, held: &Collection) -> Value {
             }
         }
     };
-    let held = held.get(&kind).into_iter().flatten();
-    held.map(|(name, bytes)| (name.clone(), body(name, bytes))).collect::<Map<_, _>>().into()
+    let resources = resources.get(&kind).into_iter().flatten();
+    resources.map(|(name, bytes)| (name.clone(), body(name, bytes))).collect::<Map<_, _>>().into()
 }
 
 /// Returns the parts of `value` at `paths`.
@@ -579,10 +582,10 @@ fn only(value: &Value, paths: &[&[&str]]) -> Value {
     match value {
         Value::Array(items) => items.iter().map(|item| only(item, &below("*"))).collect(),
         Value::Object(fields) => {
-            let kept = fields.iter().map(|(key, field)| (key, field, below(key)));
-            let kept = kept.filter(|(_, _, paths)| !paths.is_empty());
+            let selected = fields.iter().map(|(key, field)| (key, field, below(key)));
+            let selected = selected.filter(|(_, _, paths)| !paths.is_empty());
             Value::Object(
-                kept.map(|(key, field, paths)| (key.clone(), only(field, &paths))).collect(),
+                selected.map(|(key, field, paths)| (key.clone(), only(field, &paths))).collect(),
             )
         }
         _ => Value::Null,
@@ -600,12 +603,14 @@ async fn refusal(client: Result<XdsClient, XdsConnectError>) -> String {
     }
 }
 
-fn readable(held: &Collection) -> String {
-    let of = |(kind, bodies): (&ResourceType, &BTreeMap<String, Vec<u8>>)| {
+fn readable(resources: &Collection) -> String {
+    let by_kind = |(kind, bodies): (&ResourceType, &BTreeMap<String, Vec<u8>>)| {
         let bodies = bodies.iter().map(|(name, body)| (name.clone(), to_json(*kind, body)));
         (kind.short().to_owned(), Value::Object(bodies.collect()))
     };
-    yaml(&Value::Object(held.iter().filter(|(_, bodies)| !bodies.is_empty()).map(of).collect()))
+    yaml(&Value::Object(
+        resources.iter().filter(|(_, bodies)| !bodies.is_empty()).map(by_kind).collect(),
+    ))
 }
 
 /// Returns the lines that differ, each with its number in `old` or `new`.
@@ -640,7 +645,7 @@ fn yaml(value: &Value) -> String {
     serde_saphyr::to_string(value).expect("a value has a form in YAML")
 }
 
-fn word(value: &Value) -> &str {
+fn as_text(value: &Value) -> &str {
     value.as_str().expect("text")
 }
 
@@ -652,7 +657,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
 }
 
-fn name_of(path: &Path) -> String {
+fn file_name(path: &Path) -> String {
     path.file_name().and_then(|name| name.to_str()).expect("UTF-8").to_owned()
 }
 
@@ -660,7 +665,7 @@ fn text(file: &Path) -> String {
     fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
 }
 
-fn one_document<T: DeserializeOwned>(file: &Path) -> T {
+fn parse_document<T: DeserializeOwned>(file: &Path) -> T {
     serde_saphyr::from_str(&text(file))
         .unwrap_or_else(|error| panic!("{}: {error}", file.display()))
 }
@@ -670,7 +675,7 @@ fn files(case: &Path, test: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     let entries = fs::read_dir(case).expect("the folder of a case");
     let mut files: Vec<PathBuf> = entries
         .map(|entry| entry.expect("readable").path())
-        .filter(|path| path.is_file() && test(&name_of(path)))
+        .filter(|path| path.is_file() && test(&file_name(path)))
         .collect();
     files.sort();
     files

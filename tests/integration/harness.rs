@@ -165,34 +165,34 @@ impl Estate {
 
     /// Connects as `node` with the state-of-the-world variant, waits for all resources that its
     /// upstream clusters and listeners name, and returns them. A client that names its listeners
-    /// (`asked`) follows them to routes, upstream clusters and assignments, as gRPC's own library
+    /// (`wanted`) follows them to routes, upstream clusters and assignments, as gRPC's own library
     /// does.
     pub(crate) async fn collect(
         &self,
         node: Node,
         tls: Arc<ClientConfig>,
-        asked: &[String],
+        names: &[String],
     ) -> Result<Collection, tonic::Status> {
         let channel =
             strait_xds_client::channel(self.bound.xds, "localhost", tls).await.expect("connected");
-        let (requests, taken) = mpsc::channel(64);
+        let (requests, receiver) = mpsc::channel(64);
         let mut collector = Collector::default();
         let mut kinds = vec![ResourceType::Cluster, ResourceType::Listener];
         kinds.extend(strait_xds_client::captures_dns(&node).then_some(ResourceType::NameTable));
-        if !asked.is_empty() {
+        if !names.is_empty() {
             kinds = vec![ResourceType::Listener];
             collector.by_name = true;
-            let asked = asked.iter().cloned().collect();
-            collector.wanted.insert(ResourceType::Listener, asked);
+            let wanted = names.iter().cloned().collect();
+            collector.wanted.insert(ResourceType::Listener, wanted);
         }
-        collector.everything_of.clone_from(&kinds);
+        collector.wildcards.clone_from(&kinds);
         let first: Vec<_> = kinds.into_iter().map(|kind| collector.request(kind)).collect();
         for mut request in first {
             request.node = Some(node.clone());
             requests.send(request).await.expect("there is room");
         }
         let mut responses = AggregatedDiscoveryServiceClient::new(channel)
-            .stream_aggregated_resources(ReceiverStream::new(taken))
+            .stream_aggregated_resources(ReceiverStream::new(receiver))
             .await?
             .into_inner();
         while !collector.is_complete() {
@@ -204,9 +204,9 @@ impl Estate {
                 requests.send(request).await.expect("the server reads");
             }
         }
-        let mut held = collector.held;
-        ResourceType::ALL.into_iter().for_each(|kind| _ = held.entry(kind).or_default());
-        Ok(held)
+        let mut resources = collector.resources;
+        ResourceType::ALL.into_iter().for_each(|kind| _ = resources.entry(kind).or_default());
+        Ok(resources)
     }
 
     /// Returns the address of the injection webhook.
@@ -264,8 +264,8 @@ pub(crate) fn to_json(kind: ResourceType, body: &[u8]) -> Value {
 /// The client side of the state-of-the-world protocol.
 #[derive(Default)]
 struct Collector {
-    held: Collection,
-    everything_of: Vec<ResourceType>,
+    resources: Collection,
+    wildcards: Vec<ResourceType>,
     /// Whether upstream clusters are subscribed by the names in routes, not by wildcard.
     by_name: bool,
     wanted: BTreeMap<ResourceType, BTreeSet<String>>,
@@ -282,23 +282,23 @@ impl Collector {
     ) -> Vec<DiscoveryRequest> {
         self.last.insert(kind, (version, nonce));
         let messages: Vec<Value> = bodies.iter().map(|body| to_json(kind, body)).collect();
-        let name = |one: &Value| match kind {
-            ResourceType::Endpoint => one["cluster_name"].clone(),
+        let name = |message: &Value| match kind {
+            ResourceType::Endpoint => message["cluster_name"].clone(),
             ResourceType::NameTable => json!(""),
-            _ => one["name"].clone(),
+            _ => message["name"].clone(),
         };
         let named = messages.iter().zip(bodies);
         let named = named.map(|(one, body)| (name(one).as_str().expect("a name").to_owned(), body));
-        let held = self.held.entry(kind).or_default();
+        let stored = self.resources.entry(kind).or_default();
         let follows = match kind {
-            ResourceType::Cluster => Some((ResourceType::Endpoint, assignments_of(&messages))),
+            ResourceType::Cluster => Some((ResourceType::Endpoint, assignment_names(&messages))),
             ResourceType::Listener => {
                 let mut routes = BTreeSet::new();
                 messages.iter().for_each(|listener| find_routes(listener, &mut routes));
                 Some((ResourceType::Route, routes))
             }
             ResourceType::Route if self.by_name => {
-                Some((ResourceType::Cluster, clusters_of(&messages)))
+                Some((ResourceType::Cluster, route_clusters(&messages)))
             }
             ResourceType::Endpoint
             | ResourceType::Route
@@ -308,13 +308,13 @@ impl Collector {
         if follows.is_some() && kind != ResourceType::Route {
             // Resources that are not in the response are removed; the other two types arrive in
             // parts.
-            held.clear();
+            stored.clear();
         }
-        held.extend(named);
+        stored.extend(named);
         let mut requests = vec![self.request(kind)];
         if let Some((kind, wanted)) = follows {
             let before = self.wanted.insert(kind, wanted.clone()).unwrap_or_default();
-            self.held.entry(kind).or_default().retain(|name, _| wanted.contains(name));
+            self.resources.entry(kind).or_default().retain(|name, _| wanted.contains(name));
             if before != wanted {
                 requests.push(self.request(kind));
             }
@@ -330,15 +330,15 @@ impl Collector {
     }
 
     fn is_complete(&self) -> bool {
-        let all_of = |kind| {
-            let held =
-                |name: &String| self.held.get(&kind).is_some_and(|all| all.contains_key(name));
-            self.wanted.get(&kind).is_none_or(|wanted| wanted.iter().all(held))
+        let has_all = |kind| {
+            let is_received =
+                |name: &String| self.resources.get(&kind).is_some_and(|all| all.contains_key(name));
+            self.wanted.get(&kind).is_none_or(|wanted| wanted.iter().all(is_received))
         };
-        self.everything_of.iter().all(|kind| self.held.contains_key(kind))
-            && all_of(ResourceType::Endpoint)
-            && all_of(ResourceType::Route)
-            && all_of(ResourceType::Cluster)
+        self.wildcards.iter().all(|kind| self.resources.contains_key(kind))
+            && has_all(ResourceType::Endpoint)
+            && has_all(ResourceType::Route)
+            && has_all(ResourceType::Cluster)
     }
 }
 
@@ -346,12 +346,12 @@ fn everything(kind: ResourceType) -> DiscoveryRequest {
     DiscoveryRequest { type_url: kind.url().into(), ..Default::default() }
 }
 
-fn assignments_of(clusters: &[Value]) -> BTreeSet<String> {
+fn assignment_names(clusters: &[Value]) -> BTreeSet<String> {
     let eds = clusters.iter().filter(|cluster| cluster["type"] == json!("EDS"));
     eds.filter_map(|cluster| cluster["name"].as_str()).map(str::to_owned).collect()
 }
 
-fn clusters_of(routes: &[Value]) -> BTreeSet<String> {
+fn route_clusters(routes: &[Value]) -> BTreeSet<String> {
     let text = Value::from(routes.to_vec());
     let mut found = BTreeSet::new();
     find_named(&text, "cluster", &mut found);

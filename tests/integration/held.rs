@@ -6,7 +6,7 @@ use std::process::Output;
 use serde_json::{Value, json};
 
 use super::mesh::{
-    Member, Proxy, SOON, Server, Setup, endpoints_until, held, holds, text, wait_until,
+    Member, Proxy, SOON, Server, Setup, all_resources, endpoints_until, holds, text, wait_until,
 };
 use strait_xds::resource::ResourceType;
 use strait_xds_client::XdsClient;
@@ -36,9 +36,9 @@ async fn timeout_until(client: &XdsClient, expected: &str) {
     .await;
 }
 
-async fn strait(server: &Server, words: &[&str]) -> String {
-    let output = server.strait(words).await;
-    assert_eq!(output.status.code(), Some(0), "{words:?}: {}", text(&output));
+async fn strait(server: &Server, arguments: &[&str]) -> String {
+    let output = server.strait(arguments).await;
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output));
     text(&output)
 }
 
@@ -68,16 +68,16 @@ async fn hold_survives_changes_and_a_restart_until_it_is_released() {
     timeout_until(&client, "1s").await;
 
     // A dry run prints the effect, and holds nothing.
-    let told = strait(&server, &["history", "pin", "--dry-run"]).await;
+    let printed = strait(&server, &["history", "pin", "--dry-run"]).await;
     assert!(
-        told.contains("not access policies") && told.contains("of 1 proxy would not change"),
-        "{told}"
+        printed.contains("not access policies") && printed.contains("of 1 proxy would not change"),
+        "{printed}"
     );
     assert!(server.admin.json("/debug/hold").await["held"].is_null());
     let reason = ["--reason", "5xx since noon", "--by", "alice", "--yes"];
-    let told = strait(&server, &[&["history", "pin"][..], &reason].concat()).await;
-    assert!(told.contains("by alice: 5xx since noon; no changes wait"), "{told}");
-    let before = held(&client);
+    let printed = strait(&server, &[&["history", "pin"][..], &reason].concat()).await;
+    assert!(printed.contains("by alice: 5xx since noon; no changes wait"), "{printed}");
+    let before = all_resources(&client);
 
     // A bad change reaches no proxy; it is checked and shown. Pods are added and removed.
     setup.put("route", &route("9s"));
@@ -88,7 +88,7 @@ async fn hold_survives_changes_and_a_restart_until_it_is_released() {
     east.serve("web", &["10.0.0.1", "10.0.0.2"]);
     endpoints_until(&client, "web", &[("10.0.0.1:8080", 1), ("10.0.0.2:8080", 1)]).await;
     assert!(server.admin.json("/debug/push").await["streamsWokenTotal"].as_u64() > woken.as_u64());
-    assert_eq!(held(&client), before);
+    assert_eq!(all_resources(&client), before);
     let rows = server.admin.json("/debug/config?kind=VirtualService&name=web").await;
     assert_eq!(
         (&rows[0]["state"], &rows[0]["reasons"][0]["code"]),
@@ -129,26 +129,26 @@ async fn hold_survives_changes_and_a_restart_until_it_is_released() {
     );
 
     // The release prints its changes, which the timeline records.
-    let told = strait(&server, &["history", "release", "--yes"]).await;
+    let printed = strait(&server, &["history", "release", "--yes"]).await;
     for part in [
         "The current objects would take effect again",
         "VirtualService shop/web would take effect in a different form",
         "~ rds 80",
         "No configuration is held",
     ] {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(printed.contains(part), "{part}: {printed}");
     }
     timeout_until(&client, "9s").await;
     wait_until(SOON, async || {
         let events = server.admin.json("/debug/events").await;
         // Another change may be in the same version.
         let released = |cause: &Value| cause["kind"] == "Hold" && cause["name"] == "released";
-        let mut events_of = events.as_array().into_iter().flatten();
-        let is_told = events_of.any(|one| {
-            let mut others = one["otherCauses"].as_array().into_iter().flatten();
-            released(&one["cause"]) || others.any(released)
+        let mut all_events = events.as_array().into_iter().flatten();
+        let is_recorded = all_events.any(|event| {
+            let mut others = event["otherCauses"].as_array().into_iter().flatten();
+            released(&event["cause"]) || others.any(released)
         });
-        holds(is_told, &events)
+        holds(is_recorded, &events)
     })
     .await;
     let again = server.strait(&["history", "release", "--yes"]).await;
@@ -179,35 +179,43 @@ async fn rollback_to_a_valid_version() {
     endpoints_until(&client, "web", &[("10.0.0.1:8080", 1)]).await;
     timeout_until(&client, "1s").await;
     let good = server.admin.json("/debug/push").await["version"].to_string();
-    let before = held(&client);
+    let before = all_resources(&client);
     setup.put("route", &route("2s"));
     timeout_until(&client, "2s").await;
     let bad = server.admin.json("/debug/hold").await["live"].clone();
 
-    let told = strait(&server, &["history", "rollback", &good, "--yes"]).await;
+    let printed = strait(&server, &["history", "rollback", &good, "--yes"]).await;
     for part in [
         "VirtualService shop/web would take effect in a different form",
         "~ rds 80",
         "1 change waits",
     ] {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(printed.contains(part), "{part}: {printed}");
     }
     timeout_until(&client, "1s").await;
-    assert_eq!(held(&client), before, "the proxy has the configuration of that version again");
+    assert_eq!(
+        all_resources(&client),
+        before,
+        "the proxy has the configuration of that version again"
+    );
     assert_eq!(waiting_until(&server, 1).await["live"], bad);
     // By name, as on another replica; and with an unknown name.
     let name = bad.as_str().expect("a name");
     strait(&server, &["history", "pin", &name[..12], "--yes"]).await;
     timeout_until(&client, "2s").await;
-    for (words, code, said) in [
+    for (arguments, code, message) in [
         (&["history", "rollback", "100000", "--yes"][..], 1, "version 100000 does not exist yet"),
         (&["history", "rollback", "abcdef00", "--yes"], 1, "is named"),
         (&["history", "rollback", "yesterday", "--yes"], 1, "is neither a version"),
         (&["history", "rollback"], 64, "VERSION|CONFIGURATION"),
         (&["history", "pin"], 64, "add --yes"),
     ] {
-        let output = server.strait(words).await;
-        assert!(exit(&output) == Some(code) && text(&output).contains(said), "{}", text(&output));
+        let output = server.strait(arguments).await;
+        assert!(
+            exit(&output) == Some(code) && text(&output).contains(message),
+            "{}",
+            text(&output)
+        );
     }
     strait(&server, &["history", "release", "--yes"]).await;
     drop(client);

@@ -21,8 +21,8 @@ fn endpoints<'a>(answer: &'a Value, cluster: &str) -> &'a Value {
     &answer["services"][WEB]["endpoints"][cluster]
 }
 
-async fn strait(server: &Server, words: &[&str]) -> (Option<i32>, String) {
-    let output = server.strait(words).await;
+async fn strait(server: &Server, arguments: &[&str]) -> (Option<i32>, String) {
+    let output = server.strait(arguments).await;
     (output.status.code(), text(&output))
 }
 
@@ -48,26 +48,29 @@ async fn current_state_is_compared_with_earlier_states_across_a_restart() {
     first.cluster_in("east", "live").await;
     let (version, before) = recorded(&first).await;
     let time = before["at"].as_str().expect("a time");
-    let (code, said) = strait(&first, &["diff", "--at", &version]).await;
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("no changes"), "{said}");
+    let (code, printed) = strait(&first, &["diff", "--at", &version]).await;
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(printed.contains("no changes"), "{printed}");
 
     east.serve("web", &["10.0.0.1", "10.0.0.2"]);
     let moved = json!({ "added": ["10.0.0.2:8080 in n1"], "removed": [] });
     let grown = difference_until(&first, &version, |it| endpoints(it, "east") == &moved).await;
     assert_eq!(grown["from"]["version"], before["version"]);
-    let (code, said) = strait(&first, &["diff", "--at", &version]).await;
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("  endpoints of east\n    + 10.0.0.2:8080 in n1\n"), "{said}");
+    let (code, printed) = strait(&first, &["diff", "--at", &version]).await;
+    assert_eq!(code, Some(2), "{printed}");
+    assert!(printed.contains("  endpoints of east\n    + 10.0.0.2:8080 in n1\n"), "{printed}");
     let (_, listed) = strait(&first, &["history", "list"]).await;
     assert!(listed.contains("VERSION") && listed.contains("+1 -0"), "{listed}");
     let last = recorded(&first).await.1["version"].to_string();
     let (_, shown) = strait(&first, &["history", "show", &last]).await;
     assert!(shown.contains(&format!("version {last}")) && shown.contains(WEB), "{shown}");
-    let (code, said) = strait(&first, &["diff", "--at", "100000"]).await;
-    assert!(code == Some(1) && said.contains("version 100000 does not exist yet"), "{said}");
-    let (code, said) = strait(&first, &["diff", "--at", "2999-01-01T00:00:00Z"]).await;
-    assert!(code == Some(1) && said.contains("is in the future; the server's time is"), "{said}");
+    let (code, printed) = strait(&first, &["diff", "--at", "100000"]).await;
+    assert!(code == Some(1) && printed.contains("version 100000 does not exist yet"), "{printed}");
+    let (code, printed) = strait(&first, &["diff", "--at", "2999-01-01T00:00:00Z"]).await;
+    assert!(
+        code == Some(1) && printed.contains("is in the future; the server's time is"),
+        "{printed}"
+    );
     first.shut_down().await;
 
     // A pod is removed while the server is stopped: the next process knows the state at the end of
@@ -88,8 +91,8 @@ async fn current_state_is_compared_with_earlier_states_across_a_restart() {
     std::fs::remove_file(setup.path("state").join("history-end")).expect("written at the end");
     let third = setup.start_ready().await;
     recorded(&third).await;
-    let (code, said) = strait(&third, &["diff", "--at", time]).await;
-    assert!(code == Some(1) && said.contains("did not shut down properly"), "{said}");
+    let (code, printed) = strait(&third, &["diff", "--at", time]).await;
+    assert!(code == Some(1) && printed.contains("did not shut down properly"), "{printed}");
     third.shut_down().await;
 }
 
@@ -106,7 +109,7 @@ fn route(timeout: &str) -> Value {
 const ROUTE: &str = "VirtualService.networking.istio.io shop/web";
 
 /// Waits for a last record that differs from the previous one and contains an object.
-async fn record_of(
+async fn wait_for_record(
     server: &Server,
     before: &Value,
     object: &str,
@@ -141,27 +144,27 @@ async fn changed_rule_is_a_record_for_a_rollback() {
         let good = before["configuration"].as_str().expect("its name").to_owned();
         setup.put("route", &route(&format!("{}s", expected + 1)));
         let changed = |it: &Value| it["before"].is_string() && it["after"].is_string();
-        let bad = record_of(&server, &before, ROUTE, changed).await;
+        let bad = wait_for_record(&server, &before, ROUTE, changed).await;
         assert_eq!((&bad["objects"], &bad["services"]), (&json!(1), &json!(0)), "round {round}");
         assert_ne!(bad["configuration"], good);
 
         // The output states the difference, and the version to go back to.
-        let (code, said) = strait(&server, &["diff", "--at", &version]).await;
-        assert_eq!(code, Some(2), "{said}");
-        let told = "object VirtualService shop/web\n  changed\n";
-        assert!(said.contains(told), "{said}");
-        let (_, said) = strait(&server, &["diff", "--at", &version, "--cluster", "east"]).await;
-        assert!(!said.contains("VirtualService"), "only endpoints of a cluster: {said}");
+        let (code, printed) = strait(&server, &["diff", "--at", &version]).await;
+        assert_eq!(code, Some(2), "{printed}");
+        let change = "object VirtualService shop/web\n  changed\n";
+        assert!(printed.contains(change), "{printed}");
+        let (_, printed) = strait(&server, &["diff", "--at", &version, "--cluster", "east"]).await;
+        assert!(!printed.contains("VirtualService"), "only endpoints of a cluster: {printed}");
         let (_, listed) = strait(&server, &["history", "list"]).await;
         let short = |id: &Value| id.as_str().expect("a name")[..12].to_owned();
         let (bad, good) = (short(&bad["configuration"]), good[..12].to_owned());
         assert!(listed.contains(&bad) && listed.contains(&good), "{listed}");
-        let (code, said) = strait(&server, &["history", "rollback", &good, "--yes"]).await;
-        assert_eq!(code, Some(0), "{said}");
+        let (code, printed) = strait(&server, &["history", "rollback", &good, "--yes"]).await;
+        assert_eq!(code, Some(0), "{printed}");
         // The current state equals the earlier one, and the record of the rollback shows this.
         difference_until(&server, &version, |it| it["objects"] == json!({})).await;
-        let (code, said) = strait(&server, &["history", "release", "--yes"]).await;
-        assert_eq!(code, Some(0), "{said}");
+        let (code, printed) = strait(&server, &["history", "release", "--yes"]).await;
+        assert_eq!(code, Some(0), "{printed}");
         difference_until(&server, &version, |it| changed(&it["objects"][ROUTE])).await;
         expected += 1;
 

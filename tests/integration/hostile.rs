@@ -269,13 +269,13 @@ async fn request_for_unknown_resources_reports_them_as_removed() {
         let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
         let channel = channel(mesh.server.bound.xds, "localhost", mesh.certificate()).await;
         let mut client = AggregatedDiscoveryServiceClient::new(channel.expect("connected"));
-        let asks = DeltaDiscoveryRequest {
+        let request = DeltaDiscoveryRequest {
             node: Some(web().node()),
             type_url: type_url.to_owned(),
             resource_names_subscribe: names.clone(),
             ..Default::default()
         };
-        let requests = tokio_stream::iter([asks]);
+        let requests = tokio_stream::iter([request]);
         let requests = tokio_stream::StreamExt::chain(requests, tokio_stream::pending());
         let mut responses =
             client.delta_aggregated_resources(requests).await.expect("served").into_inner();
@@ -291,14 +291,17 @@ async fn health_service_is_on_the_same_port() {
     let mesh = Mesh::start().await;
     let channel = channel(mesh.server.bound.xds, "localhost", mesh.certificate()).await;
     let mut client = HealthClient::new(channel.expect("connected"));
-    let ask = |service: &str| HealthCheckRequest { service: service.to_owned() };
+    let health_check = |service: &str| HealthCheckRequest { service: service.to_owned() };
     let ads = "envoy.service.discovery.v3.AggregatedDiscoveryService";
     for service in ["", ads] {
-        let answer = client.check(ask(service)).await.expect("known").into_inner();
+        let answer = client.check(health_check(service)).await.expect("known").into_inner();
         assert_eq!(answer.status(), ServingStatus::Serving, "{service:?}");
     }
-    assert_eq!(client.check(ask("no.such")).await.expect_err("unknown").code(), Code::NotFound);
-    let mut watched = client.watch(ask("")).await.expect("served").into_inner();
+    assert_eq!(
+        client.check(health_check("no.such")).await.expect_err("unknown").code(),
+        Code::NotFound
+    );
+    let mut watched = client.watch(health_check("")).await.expect("served").into_inner();
     let first = watched.message().await.expect("served").expect("a status");
     assert_eq!(first.status(), ServingStatus::Serving);
 }
@@ -364,7 +367,7 @@ impl Process {
 
     /// Sends a request as a probe does: on a new connection, with a short timeout.
     async fn get(&self, path: &str) -> Result<String, String> {
-        let asked = async {
+        let exchange = async {
             let mut socket = TcpStream::connect(self.admin).await?;
             let (host, token) = (self.admin, &self.token);
             let head = format!(
@@ -374,7 +377,7 @@ impl Process {
             let mut answer = String::new();
             socket.read_to_string(&mut answer).await.map(|_| answer)
         };
-        let answer = tokio::time::timeout(Duration::from_secs(2), asked).await;
+        let answer = tokio::time::timeout(Duration::from_secs(2), exchange).await;
         answer.map_err(|_| format!("{path}: no answer"))?.map_err(|error| error.to_string())
     }
 
@@ -413,17 +416,17 @@ async fn half_open_requests_and_few_descriptors_do_not_affect_health_and_new_str
     let setup = Setup::new();
     setup.join(&[&east]);
     let process = Process::start(&setup, 96).await;
-    let mut held = Vec::new();
+    let mut sockets = Vec::new();
     for round in 0..3 {
         for _ in 0..1000 {
             let mut socket = TcpStream::connect(process.admin).await.expect("connected");
             // A connection that had to make room may be closed already.
             let _ = socket.write_all(b"GET /livez HTTP/1.1\r\nHost").await;
-            held.push(socket);
+            sockets.push(socket);
         }
         // Handshakes that never begin, from another source address than the proxies.
         for _ in 0..100 {
-            held.push(silent([127, 0, 0, 2], process.xds).await);
+            sockets.push(silent([127, 0, 0, 2], process.xds).await);
         }
         process.answers("/livez").await.expect("it is alive");
         process.answers("/readyz").await.expect("it is ready");
@@ -444,7 +447,7 @@ async fn server_without_file_descriptors_reports_it_and_recovers() {
     let setup = Setup::new();
     let process = Process::start(&setup, 64).await;
     let tls = setup.certificate(SHOP, "web");
-    let asks = async || {
+    let check = async || {
         let channel = channel(process.xds, "localhost", Arc::clone(&tls)).await;
         let mut client = HealthClient::new(channel.map_err(|error| error.to_string())?);
         let answer = client.check(HealthCheckRequest::default()).await;
@@ -452,15 +455,15 @@ async fn server_without_file_descriptors_reports_it_and_recovers() {
     };
     // Before the timeout of the handshakes that use a descriptor.
     let serves = async || {
-        let answer = tokio::time::timeout(Duration::from_secs(2), asks()).await;
+        let answer = tokio::time::timeout(Duration::from_secs(2), check()).await;
         answer.unwrap_or_else(|_| Err("no answer".to_owned()))
     };
     wait_until(SOON, serves).await;
-    let mut held = Vec::new();
+    let mut sockets = Vec::new();
     // The number of connections per source address is limited.
     for source in 2..12 {
         for _ in 0..16 {
-            held.push(silent([127, 0, 0, source], process.xds).await);
+            sockets.push(silent([127, 0, 0, source], process.xds).await);
         }
     }
     serves().await.expect_err("no descriptor is left for connections");
@@ -480,6 +483,6 @@ async fn server_without_file_descriptors_reports_it_and_recovers() {
     let log = std::fs::read_to_string(&process.log).expect("a log");
     assert_eq!(log.matches("no file descriptor is free").count(), 1, "{log}");
     assert!(log.contains("STR0810") && log.contains("\"limit\":64"), "{log}");
-    drop(held);
+    drop(sockets);
     wait_until(SOON, serves).await;
 }

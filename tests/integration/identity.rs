@@ -10,8 +10,8 @@ use rustls_pki_types::pem::PemObject as _;
 use tonic::{Code, Status};
 
 use super::mesh::{
-    Member, Proxy, SHOP, SOON, Server, Setup, certificate_of, endpoints_until, from_nothing, holds,
-    replace, wait_until,
+    Member, Proxy, SHOP, SOON, Server, Setup, endpoints_until, from_nothing, holds,
+    issue_certificate, replace, wait_until,
 };
 use strait_identity::{Authority, AuthorityPem, RootFingerprint, tls};
 use strait_proto::envoy::envoy::config::core::v3::Node;
@@ -50,9 +50,9 @@ async fn refusal(server: &Server, tls: Arc<ClientConfig>, proxy: &Proxy) -> Stri
             format!("{:?}: {}", status.code(), status.message())
         }
         Err(error) => error.to_string(),
-        Ok(mut client) => match client.wait_for(|held| held.responses > 0).await {
+        Ok(mut client) => match client.wait_for(|contents| contents.responses > 0).await {
             Err(StreamEnded(reason)) => reason,
-            Ok(held) => panic!("let in: {held:?}"),
+            Ok(contents) => panic!("let in: {contents:?}"),
         },
     }
 }
@@ -100,8 +100,8 @@ async fn certificates_that_do_not_chain_to_the_mesh_fail_the_handshake() {
     let (setup, _east, server) = running().await;
     let other = other_authority();
     let hour = Duration::from_secs(3600);
-    let foreign = certificate_of(&other, setup.authority(), SHOP, "client", hour);
-    let none = {
+    let foreign = issue_certificate(&other, setup.authority(), SHOP, "client", hour);
+    let anonymous = {
         let mut roots = rustls::RootCertStore::empty();
         for pem in setup.authority().roots().to_pem().split_inclusive("-----END CERTIFICATE-----\n")
         {
@@ -114,13 +114,13 @@ async fn certificates_that_do_not_chain_to_the_mesh_fail_the_handshake() {
         config.alpn_protocols = vec![tls::ALPN.to_vec()];
         Arc::new(config)
     };
-    for (what, tls) in [("of another CA", foreign), ("none", none)] {
+    for (what, tls) in [("of another CA", foreign), ("none", anonymous)] {
         let failure = refusal(&server, tls, &Proxy::sidecar("east")).await;
         // TLS 1.3: the client may learn of it only when it reads.
         assert!(!failure.contains("PermissionDenied"), "{what}: {failure}");
     }
     // Proxies of this mesh reject a server of another mesh.
-    let mistaken = certificate_of(setup.authority(), &other, SHOP, "client", hour);
+    let mistaken = issue_certificate(setup.authority(), &other, SHOP, "client", hour);
     let failure = refusal(&server, mistaken, &Proxy::sidecar("east")).await;
     assert!(failure.contains("no connection"), "{failure}");
     assert_eq!(server.admin.json("/debug/proxies").await, serde_json::json!([]));
@@ -218,7 +218,7 @@ async fn node_has_at_most_four_streams() {
     clients.pop();
     wait_until(SOON, async || {
         let mut client = server.connect(&setup, &web()).await;
-        client.wait_for(|held| held.responses > 0).await.map_err(|ended| ended.to_string())
+        client.wait_for(|contents| contents.responses > 0).await.map_err(|ended| ended.to_string())
     })
     .await;
 }
@@ -234,17 +234,21 @@ async fn stream_ends_when_its_root_is_no_longer_trusted() {
     let old = AuthorityPem::read(&setup.path("ca")).expect("a CA");
     let approved = [&files, &old].map(|files| {
         let root = CertificateDer::from_pem_slice(files.root_cert.as_bytes()).expect("a root");
-        RootFingerprint::of(&root).to_string()
+        RootFingerprint::from_der(&root).to_string()
     });
     replace(&setup.path("ca/rotation-approved"), &approved.join("\n"));
     let texts = [&files.ca_cert, &files.ca_key, &files.cert_chain, &files.root_cert];
     for (name, text) in AuthorityPem::FILES.iter().zip(texts) {
         replace(&setup.path("ca").join(name), text);
     }
-    let held = client.wait_for(|held| held.ended.is_some()).await.expect("it ends");
-    assert!(held.ended.as_ref().is_some_and(|why| why.contains("STR0707")), "{:?}", held.ended);
+    let contents = client.wait_for(|contents| contents.ended.is_some()).await.expect("it ends");
+    assert!(
+        contents.ended.as_ref().is_some_and(|why| why.contains("STR0707")),
+        "{:?}",
+        contents.ended
+    );
     // A client with a certificate of the new root is admitted.
-    let tls = certificate_of(&new, &new, SHOP, "web", Duration::from_secs(3600));
+    let tls = issue_certificate(&new, &new, SHOP, "web", Duration::from_secs(3600));
     let client = server.open_with(tls, &web(), ClientOptions::default()).await.expect("let in");
     endpoints_until(&client, "web", &[("10.0.0.1:8080", 1)]).await;
 }
@@ -255,9 +259,13 @@ async fn stream_ends_when_its_certificate_expires() {
     let tls = setup.certificate_for(SHOP, "web", Duration::from_secs(4));
     let mut client = server.open_with(tls, &web(), ClientOptions::default()).await.expect("let in");
     endpoints_until(&client, "web", &[("10.0.0.1:8080", 1)]).await;
-    let ended = tokio::time::timeout(SOON, client.wait_for(|held| held.ended.is_some()));
-    let held = ended.await.expect("in time").expect("it ends");
-    assert!(held.ended.as_ref().is_some_and(|why| why.contains("STR0704")), "{:?}", held.ended);
+    let ended = tokio::time::timeout(SOON, client.wait_for(|contents| contents.ended.is_some()));
+    let contents = ended.await.expect("in time").expect("it ends");
+    assert!(
+        contents.ended.as_ref().is_some_and(|why| why.contains("STR0704")),
+        "{:?}",
+        contents.ended
+    );
 }
 
 #[tokio::test]

@@ -56,8 +56,8 @@ async fn imported(member: &Member) -> Value {
 fn writes(member: &Member) -> u64 {
     let kinds = ["serviceexports", "serviceimports", "services"];
     let verbs = ["create", "patch", "update", "delete"];
-    let of = |kind| verbs.map(|verb| member.api.request_count(verb, kind)).into_iter();
-    kinds.into_iter().flat_map(of).sum()
+    let counts = |kind| verbs.map(|verb| member.api.request_count(verb, kind)).into_iter();
+    kinds.into_iter().flat_map(counts).sum()
 }
 
 async fn steady(members: &[&Member]) {

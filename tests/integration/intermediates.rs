@@ -19,7 +19,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use tonic::{Code, Status};
 
 use super::mesh::{SOON, Server, Setup, endpoints_until, holds, wait_until};
-use super::tokens::{Agent, csr_of, member, without_certificate};
+use super::tokens::{Agent, certificate_request, member, without_certificate};
 use strait_identity::{AuthorityPem, tls};
 use strait_proto::envoy::envoy::config::core::v3::Node;
 use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
@@ -41,10 +41,10 @@ impl Shown {
     async fn to(agent: &Agent, server: &Server, setup: &Setup) -> Self {
         let key = KeyPair::generate().expect("a key");
         let chain = wait_until(SOON, async || {
-            let asked = ask(agent, server, without_certificate(setup), &key).await;
-            match asked {
+            let result = request_certificate(agent, server, without_certificate(setup), &key).await;
+            match result {
                 Err(status) if status.code() == Code::Unavailable => Err(status.to_string()),
-                asked => Ok(asked.expect("no final refusal")),
+                result => Ok(result.expect("no final refusal")),
             }
         })
         .await;
@@ -53,9 +53,9 @@ impl Shown {
         for root in CertificateDer::pem_slice_iter(roots.as_bytes()) {
             believed.add(root.expect("PEM")).expect("a root");
         }
-        let one = |pem: &String| CertificateDer::from_pem_slice(pem.as_bytes()).expect("PEM");
+        let parse = |pem: &String| CertificateDer::from_pem_slice(pem.as_bytes()).expect("PEM");
         Self {
-            chain: chain.iter().map(one).collect(),
+            chain: chain.iter().map(parse).collect(),
             key: PrivateKeyDer::Pkcs8(key.serialize_der().into()),
             roots: Arc::new(believed),
         }
@@ -72,7 +72,7 @@ impl Shown {
     }
 }
 
-async fn ask(
+async fn request_certificate(
     agent: &Agent,
     server: &Server,
     tls: Arc<ClientConfig>,
@@ -81,7 +81,7 @@ async fn ask(
     let channel = channel(server.bound.xds, "localhost", tls).await;
     let channel = channel.map_err(|error| Status::unavailable(error.to_string()))?;
     let mut client = IstioCertificateServiceClient::new(channel);
-    let answer = client.create_certificate(agent.request(csr_of(key))).await?;
+    let answer = client.create_certificate(agent.request(certificate_request(key))).await?;
     Ok(answer.into_inner().cert_chain)
 }
 
@@ -204,7 +204,7 @@ async fn certificate_of_one_cluster_is_refused_for_nodes_of_another() {
     let setup = Setup::new();
     setup.join(&[&east, &west]);
     let server = setup.start_ready().await;
-    let agents = [&east, &west].map(Agent::of);
+    let agents = [&east, &west].map(Agent::for_member);
     let easts = Shown::to(&agents[0], &server, &setup).await.to_server(&setup);
     let wests = Shown::to(&agents[1], &server, &setup).await.to_server(&setup);
     let request = |type_url: &str, node: Node| DiscoveryRequest {
@@ -215,10 +215,10 @@ async fn certificate_of_one_cluster_is_refused_for_nodes_of_another() {
     let clusters = ResourceType::Cluster.url();
     let syncz = "istio.io/debug/syncz";
     let options = ClientOptions::default;
-    let of_east = server.open_with(Arc::clone(&easts), &agents[0].proxy, options()).await;
-    let _of_east = of_east.expect("its own cluster");
-    let of_west = server.open_with(wests, &agents[1].proxy, options()).await;
-    let _of_west = of_west.expect("its own cluster");
+    let east_client = server.open_with(Arc::clone(&easts), &agents[0].proxy, options()).await;
+    let _east_client = east_client.expect("its own cluster");
+    let west_client = server.open_with(wests, &agents[1].proxy, options()).await;
+    let _west_client = west_client.expect("its own cluster");
 
     // The pod of the other cluster has the same name, address and account.
     for type_url in [clusters, syncz, SECRET] {
@@ -231,14 +231,14 @@ async fn certificate_of_one_cluster_is_refused_for_nodes_of_another() {
         assert!(refused.message().contains(fact), "{type_url}: {refused}");
     }
     // A debug request that names no cluster shows the proxies of the certificate's cluster.
-    let seen = wait_until(SOON, async || {
+    let count = wait_until(SOON, async || {
         let node = Node { id: "debug~0.0.0.0~istioctl~cluster.local".into(), ..Node::default() };
         let answer = first_response(&server, Arc::clone(&easts), request(syncz, node)).await;
-        let seen = answer.map_err(|status| status.to_string())?.resources.len();
-        holds(seen > 0, seen).map(|()| seen)
+        let count = answer.map_err(|status| status.to_string())?.resources.len();
+        holds(count > 0, count).map(|()| count)
     })
     .await;
-    assert_eq!(seen, 1);
+    assert_eq!(count, 1);
 
     // A certificate without a cluster is accepted for every cluster.
     let other = setup.certificate("shop", "web");
@@ -261,7 +261,7 @@ async fn removed_intermediate_cuts_off_only_its_member() {
     let [easts, wests] = [0, 1].map(|at| make(&setup, &folders[at], ["east", "west"][at]));
     setup.join(&[&east, &west, &north]);
     let server = setup.start_ready().await;
-    let agents = [&east, &west, &north].map(Agent::of);
+    let agents = [&east, &west, &north].map(Agent::for_member);
     let mut shown = Vec::new();
     for agent in &agents {
         shown.push(Shown::to(agent, &server, &setup).await);
@@ -287,14 +287,14 @@ async fn removed_intermediate_cuts_off_only_its_member() {
     assert!(own["expires"].is_null(), "{own}");
     let key = KeyPair::generate().expect("a key");
     for tls in [without_certificate(&setup), shown[0].to_server(&setup)] {
-        let refused = ask(&agents[0], &server, tls, &key).await.expect_err("cut");
+        let refused = request_certificate(&agents[0], &server, tls, &key).await.expect_err("cut");
         assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
         assert!(refused.message().starts_with("STR0556"), "{refused}");
     }
     // The name of another cluster with the same account does not help.
     let as_north = Agent { cluster: "north".to_owned(), ..agents[0].clone() };
 
-    let refused = ask(&as_north, &server, shown[0].to_server(&setup), &key).await;
+    let refused = request_certificate(&as_north, &server, shown[0].to_server(&setup), &key).await;
     assert!(refused.expect_err("of east").message().starts_with("STR0557"));
     assert_eq!(Shown::to(&agents[1], &server, &setup).await.intermediate(), Some(&wests));
     assert_eq!(Shown::to(&agents[2], &server, &setup).await.intermediate(), None);
@@ -321,7 +321,7 @@ async fn removed_intermediate_cuts_off_only_its_member() {
     server.shut_down().await;
     let server = setup.start_ready().await;
     Shown::to(&agents[1], &server, &setup).await;
-    let refused = ask(&agents[0], &server, without_certificate(&setup), &key).await;
+    let refused = request_certificate(&agents[0], &server, without_certificate(&setup), &key).await;
     assert!(refused.expect_err("cut").message().starts_with("STR0556"));
     // An intermediate of another root is rejected, because no workload would trust it; then an
     // intermediate of the mesh's CA admits east again.

@@ -118,7 +118,7 @@ fn modules_use_only_allowed_modules() {
         let mut count = 0;
         for (file, text) in files.filter(|(file, _)| !is_test(file)) {
             count += 1;
-            let code = code_of(&text);
+            let code = production_code(&text);
             let named = |used: &&&str| code.contains(&format!("crate::{used}::"));
             wrong.extend(forbidden.iter().filter(named).map(|used| (file.clone(), *used)));
         }
@@ -134,14 +134,14 @@ fn diagram_shows_the_dependencies_of_crates() {
     const BEGIN: &str = "```mermaid\nflowchart BT\n";
     let edges = crate_dependencies();
     let reaches = |from: &str, to: &str| {
-        let mut left: Vec<&str> = edges[from].iter().map(String::as_str).collect();
-        let mut seen = BTreeSet::new();
-        while let Some(next) = left.pop() {
-            if seen.insert(next) {
-                left.extend(edges.get(next).into_iter().flatten().map(String::as_str));
+        let mut pending: Vec<&str> = edges[from].iter().map(String::as_str).collect();
+        let mut visited = BTreeSet::new();
+        while let Some(next) = pending.pop() {
+            if visited.insert(next) {
+                pending.extend(edges.get(next).into_iter().flatten().map(String::as_str));
             }
         }
-        seen.contains(to)
+        visited.contains(to)
     };
     let mut drawn = String::new();
     for (name, _) in MAY_DEPEND_ON {
@@ -157,20 +157,20 @@ fn diagram_shows_the_dependencies_of_crates() {
     let path = root().join("ARCHITECTURE.md");
     let text = fs::read_to_string(&path).expect("the file");
     let (before, rest) = text.split_once(BEGIN).expect("a drawing");
-    let (held, after) = rest.split_once("```").expect("an end of the drawing");
+    let (current, after) = rest.split_once("```").expect("an end of the drawing");
     if std::env::var_os("BLESS").is_some() {
         fs::write(&path, format!("{before}{BEGIN}{drawn}```{after}")).expect("a file");
         return;
     }
-    assert_eq!(held, drawn, "the crates have changed: run with BLESS=1 to update the diagram");
+    assert_eq!(current, drawn, "the crates have changed: run with BLESS=1 to update the diagram");
 }
 
 #[test]
 fn external_crates_are_named_only_by_allowed_crates() {
     let mut wrong = Vec::new();
     for (file, text) in sources().into_iter().filter(|(file, _)| !is_test(file)) {
-        let package = package_of(&file);
-        let code = code_of(&text);
+        let package = owning_package(&file);
+        let code = production_code(&text);
         for (name, packages) in ONLY {
             let is_named = code.match_indices(&format!("{name}::")).any(|(at, _)| {
                 let before = code[..at].chars().next_back();
@@ -223,7 +223,7 @@ fn dependencies_are_found_in_groups_and_behind_reexports() {
         ("a/c", "pub(super) use super::{Leaf, e::{self, Other as One}};\nfn f() { \"super::b\" }"),
         ("a/e", "pub(in crate::a) fn f() { crate::a::c::f::<u8>() }"),
     ];
-    let code = code.map(|(file, text)| (split(file), code_of(text)));
+    let code = code.map(|(file, text)| (split(file), production_code(text)));
     let edges = FileModules { code: code.into() }.edges();
     let found = |from: &str| -> Vec<String> {
         edges.get(&split(from)).into_iter().flatten().map(|to| to.join("/")).collect()
@@ -255,12 +255,12 @@ impl FileModules {
         for (file, text) in files {
             let relative = file.strip_prefix(&source).expect("below src").with_extension("");
             let mut path = split(&relative.to_string_lossy());
-            let of_tests = ["tests", "oracle", "joining", "testing", "fixtures"];
-            if path.iter().any(|part| of_tests.contains(&part.as_str()) || part == "fuzz") {
+            let test_names = ["tests", "oracle", "joining", "testing", "fixtures"];
+            if path.iter().any(|part| test_names.contains(&part.as_str()) || part == "fuzz") {
                 continue;
             }
             path.pop_if(|last| last == "mod" || last == "lib" || last == "main");
-            code.insert(path, code_of(&text));
+            code.insert(path, production_code(&text));
         }
         Self { code }
     }
@@ -312,11 +312,11 @@ impl FileModules {
                 from.pop();
             }
         }
-        rest.next_if(|word| word == "crate" || word == "self");
-        while rest.next_if(|word| word == "super").is_some() {
+        rest.next_if(|segment| segment == "crate" || segment == "self");
+        while rest.next_if(|segment| segment == "super").is_some() {
             from.pop();
         }
-        from.extend(rest.filter(|word| word != "self"));
+        from.extend(rest.filter(|segment| segment != "self"));
         Some(from)
     }
 
@@ -343,7 +343,7 @@ fn split(path: &str) -> ModulePath {
 }
 
 /// Returns a file without tests, comments and string literals.
-fn code_of(text: &str) -> String {
+fn production_code(text: &str) -> String {
     let mut tests = text.match_indices("#[cfg(test)]\n").filter_map(|(at, found)| {
         let line = text[at + found.len()..].lines().next()?;
         line.trim_start_matches("pub(super) ").starts_with("mod ").then_some((at, line))
@@ -378,8 +378,8 @@ fn without_scopes(code: &str) -> String {
 /// the code.
 fn use_statements(code: &str) -> (Vec<(bool, &str)>, String) {
     let (mut found, mut rest) = (Vec::new(), String::new());
-    let mut left = code;
-    while let Some(line) = left.split_inclusive('\n').next() {
+    let mut unread = code;
+    while let Some(line) = unread.split_inclusive('\n').next() {
         let statement = line.trim_start();
         let tree = match statement.strip_prefix("pub") {
             Some(public) => public.split_once("use ").filter(|(scope, _)| {
@@ -388,16 +388,16 @@ fn use_statements(code: &str) -> (Vec<(bool, &str)>, String) {
             }),
             None => statement.strip_prefix("use ").map(|tree| ("", tree)),
         };
-        let start = tree.map(|(_, tree)| left.len().min(line.len() - tree.len()));
-        let end = start.and_then(|start| Some((start, start + left[start..].find(';')?)));
+        let start = tree.map(|(_, tree)| unread.len().min(line.len() - tree.len()));
+        let end = start.and_then(|start| Some((start, start + unread[start..].find(';')?)));
         match end {
             Some((start, end)) => {
-                found.push((statement.starts_with("pub"), &left[start..end]));
-                left = &left[end + 1..];
+                found.push((statement.starts_with("pub"), &unread[start..end]));
+                unread = &unread[end + 1..];
             }
             None => {
                 rest.push_str(line);
-                left = &left[line.len()..];
+                unread = &unread[line.len()..];
             }
         }
     }
@@ -408,26 +408,26 @@ fn use_statements(code: &str) -> (Vec<(bool, &str)>, String) {
 fn tree_paths(tree: &str) -> Vec<ModulePath> {
     let mut found = Vec::new();
     let mut groups: Vec<ModulePath> = vec![Vec::new()];
-    let mut word = String::new();
+    let mut text = String::new();
     for c in tree.chars().chain([',']) {
         match c {
             '{' => {
                 let outer = groups.last().cloned().unwrap_or_default();
-                groups.push(outer.into_iter().chain(words(&word)).collect());
-                word.clear();
+                groups.push(outer.into_iter().chain(split_path(&text)).collect());
+                text.clear();
             }
             ',' | '}' => {
-                let name = word.split(" as ").next().unwrap_or_default();
+                let name = text.split(" as ").next().unwrap_or_default();
                 if !name.trim().is_empty() {
                     let outer = groups.last().cloned().unwrap_or_default();
-                    found.push(outer.into_iter().chain(words(name)).collect());
+                    found.push(outer.into_iter().chain(split_path(name)).collect());
                 }
-                word.clear();
+                text.clear();
                 if c == '}' {
                     groups.pop();
                 }
             }
-            c => word.push(c),
+            c => text.push(c),
         }
     }
     found
@@ -435,21 +435,25 @@ fn tree_paths(tree: &str) -> Vec<ModulePath> {
 
 /// Returns the paths with more than one name in the code.
 fn paths(code: &str) -> Vec<ModulePath> {
-    let is_of_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
-    let runs = code.split(|c: char| !is_of_path(c));
-    runs.filter(|run| run.contains("::")).map(words).collect()
+    let is_in_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
+    let runs = code.split(|c: char| !is_in_path(c));
+    runs.filter(|run| run.contains("::")).map(split_path).collect()
 }
 
-fn words(path: &str) -> ModulePath {
-    path.split("::").map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect()
+fn split_path(path: &str) -> ModulePath {
+    path.split("::")
+        .map(str::trim)
+        .filter(|segment| !segment.is_empty())
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Returns the cycles: sets of files that use each other, directly or indirectly.
 fn rings(edges: &BTreeMap<ModulePath, BTreeSet<ModulePath>>) -> BTreeSet<Vec<String>> {
     let reached: BTreeMap<_, _> =
         edges.keys().map(|file| (file, reached_from(file, edges))).collect();
-    let is_mutual = |one: &ModulePath, other: &ModulePath| {
-        reached.get(other).is_some_and(|reached| reached.contains(one))
+    let is_mutual = |file: &ModulePath, other: &ModulePath| {
+        reached.get(other).is_some_and(|reached| reached.contains(file))
     };
     let ring = |(file, reached): (&&ModulePath, &BTreeSet<&ModulePath>)| -> Vec<String> {
         let ring = reached.iter().filter(|other| is_mutual(file, other));
@@ -464,17 +468,17 @@ fn reached_from<'a>(
     edges: &'a BTreeMap<ModulePath, BTreeSet<ModulePath>>,
 ) -> BTreeSet<&'a ModulePath> {
     let mut reached = BTreeSet::new();
-    let mut left = vec![file];
-    while let Some(file) = left.pop() {
-        left.extend(edges.get(file).into_iter().flatten().filter(|next| reached.insert(*next)));
+    let mut pending = vec![file];
+    while let Some(file) = pending.pop() {
+        pending.extend(edges.get(file).into_iter().flatten().filter(|next| reached.insert(*next)));
     }
     reached
 }
 
 /// Returns whether a file contains only tests, or references for tests and fuzzers.
 fn is_test(file: &Path) -> bool {
-    let of_tests = ["tests", "tests.rs", "oracle.rs"].map(std::ffi::OsStr::new);
-    file.components().any(|part| of_tests.contains(&part.as_os_str()))
+    let test_names = ["tests", "tests.rs", "oracle.rs"].map(std::ffi::OsStr::new);
+    file.components().any(|part| test_names.contains(&part.as_os_str()))
 }
 
 /// Returns the packages of the product: its crates, and the program in `src/`.
@@ -492,7 +496,7 @@ fn package_root(name: &str) -> PathBuf {
 }
 
 /// Returns the package of a file.
-fn package_of(file: &Path) -> String {
+fn owning_package(file: &Path) -> String {
     let found = packages().into_iter().find(|name| file.starts_with(package_root(name)));
     found.unwrap_or_else(|| panic!("{} belongs to no package", file.display()))
 }

@@ -104,8 +104,8 @@ async fn sources_of_the_operator_file_define_members_and_follow_it() {
     write("proxies: [{name: p, url: 'socks5://127.0.0.1:1', servers: [a.example]}]");
     wait_until(SOON, async || {
         let clusters = server.admin.json("/debug/clusters").await;
-        let is_left = |one: &Value| one["id"] == "prod-east" && one["state"] != "draining";
-        let is_there = clusters.as_array().is_some_and(|all| all.iter().any(is_left));
+        let is_active = |one: &Value| one["id"] == "prod-east" && one["state"] != "draining";
+        let is_there = clusters.as_array().is_some_and(|all| all.iter().any(is_active));
         holds(!is_there, clusters)
     })
     .await;

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use super::mesh::{Member, Proxy, SOON, Server, Setup, held, holds, replace, text, wait_until};
+use super::mesh::{
+    Member, Proxy, SOON, Server, Setup, all_resources, holds, replace, text, wait_until,
+};
 use strait_sim::{Family, Fault, Options as SimOptions};
 use strait_xds::resource::ResourceType;
 use strait_xds_client::XdsClient;
@@ -23,8 +25,8 @@ fn route(name: &str, timeout: &str) -> Value {
 
 /// Returns the timeout of a client's requests to `web`; `None` is the default.
 fn timeout(client: &XdsClient) -> Option<String> {
-    let held = client.held();
-    let body = held.body(ResourceType::Route, "80")?;
+    let contents = client.held();
+    let body = contents.body(ResourceType::Route, "80")?;
     let route = strait_proto::json::to_json(ResourceType::Route.url(), body).ok()?.to_string();
     let all = route.split("\"timeout\":\"").skip(1).filter_map(|rest| rest.split('"').next());
     all.map(str::to_owned).find(|timeout| timeout != "0s")
@@ -82,12 +84,12 @@ async fn states(server: &Server, name: &str) -> Vec<(String, String, String)> {
     let path = format!("/debug/config?kind=VirtualService&name={name}");
     let all = server.admin.json(&path).await;
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let of = |one: &Value| {
-        let store = if one["cluster"].is_null() { "config" } else { "member" };
-        assert_eq!(one["store"], store, "{one}");
-        (text(&one["cluster"]), text(&one["state"]), text(&one["reasons"][0]["code"]))
+    let status = |object: &Value| {
+        let store = if object["cluster"].is_null() { "config" } else { "member" };
+        assert_eq!(object["store"], store, "{object}");
+        (text(&object["cluster"]), text(&object["state"]), text(&object["reasons"][0]["code"]))
     };
-    all.as_array().into_iter().flatten().map(of).collect()
+    all.as_array().into_iter().flatten().map(status).collect()
 }
 
 async fn states_until(server: &Server, name: &str, expected: &[(&str, &str, &str)]) {
@@ -107,28 +109,31 @@ async fn named_cluster_rules_apply_to_its_proxies_and_the_shared_store_wins() {
     let fixture = Fixture::new("trafficFrom: [east]").await;
     let [east, west] = &fixture.members;
     let server = fixture.setup.start_ready().await;
-    let [of_east, of_west] = &fixture.connect(&server).await;
-    let clients = [of_east, of_west];
+    let [east_client, west_client] = &fixture.connect(&server).await;
+    let clients = [east_client, west_client];
     timeouts_until(clients, ["2s", ""]).await;
     states_until(&server, "web", &[("east", "inForce", "")]).await;
-    let of_virtual_services = |member: &Member| member.api.request_count("list", "virtualservices");
-    assert_eq!(of_virtual_services(west), 0, "the policy does not name this cluster");
+    let list_count = |member: &Member| member.api.request_count("list", "virtualservices");
+    assert_eq!(list_count(west), 0, "the policy does not name this cluster");
 
     let url = "http://web.shop/";
     let proxies = server.admin.json("/debug/proxies").await;
     let rows = proxies.as_array().expect("rows");
     for row in rows {
         let key = row["key"].as_str().expect("a key");
-        let told = server.strait(&["explain", "route", key, "GET", url]).await;
+        let output = server.strait(&["explain", "route", key, "GET", url]).await;
         let is_east = row["cluster"] == "east";
         let rule = "VirtualService shop/web of cluster east spec.http[0]";
-        assert_eq!(text(&told).contains(rule), is_east, "{}", text(&told));
+        assert_eq!(text(&output).contains(rule), is_east, "{}", text(&output));
     }
 
-    let before = held(of_west);
+    let before = all_resources(west_client);
     east.apply(route("web", "4s"));
     timeouts_until(clients, ["4s", ""]).await;
-    assert!(held(of_west) == before, "objects of a cluster apply only to its own proxies");
+    assert!(
+        all_resources(west_client) == before,
+        "objects of a cluster apply only to its own proxies"
+    );
 
     // The object of the shared store with this name applies to all proxies, and its origin is
     // shown.
@@ -165,23 +170,23 @@ async fn named_cluster_rules_apply_to_its_proxies_and_the_shared_store_wins() {
 async fn rules_of_a_cluster_stay_while_it_is_unreachable_and_are_removed_with_it() {
     let fixture = Fixture::new("trafficFrom: [east, west]").await;
     let server = fixture.setup.start_ready().await;
-    let [of_east, of_west] = &fixture.connect(&server).await;
-    timeouts_until([of_east, of_west], ["2s", "3s"]).await;
+    let [east_client, west_client] = &fixture.connect(&server).await;
+    timeouts_until([east_client, west_client], ["2s", "3s"]).await;
     fixture.members[0].api.stop().await;
     fixture.members[1].apply(route("web", "6s"));
-    timeouts_until([of_east, of_west], ["2s", "6s"]).await;
+    timeouts_until([east_client, west_client], ["2s", "6s"]).await;
     server.shut_down().await;
 
     // After a restart, while its API server is down.
     let server = fixture.setup.start_ready().await;
-    let [of_east, of_west] = &fixture.connect(&server).await;
-    timeouts_until([of_east, of_west], ["2s", "6s"]).await;
+    let [east_client, west_client] = &fixture.connect(&server).await;
+    timeouts_until([east_client, west_client], ["2s", "6s"]).await;
     let both = [("east", "inForce", ""), ("west", "inForce", "")];
     states_until(&server, "web", &both).await;
     fixture.setup.take_out("west");
     states_until(&server, "web", &both[..1]).await;
     // A proxy that stays connected in a removed cluster keeps its configuration.
-    timeouts_until([of_east, of_west], ["2s", "6s"]).await;
+    timeouts_until([east_client, west_client], ["2s", "6s"]).await;
     server.shut_down().await;
 }
 
@@ -193,8 +198,8 @@ async fn missing_right_of_a_reader_delays_nothing_and_is_reported() {
     let server = fixture.setup.start_ready().await;
     let clients = &fixture.connect(&server).await;
     timeouts_until(clients.each_ref(), ["", ""]).await;
-    let told = server.cluster_until("east", |row| row.to_string().contains("STR1121")).await;
-    assert!(told.to_string().contains("virtualservices"), "{told}");
+    let row = server.cluster_until("east", |row| row.to_string().contains("STR1121")).await;
+    assert!(row.to_string().contains("virtualservices"), "{row}");
     let found = server.strait(&["cluster", "get", "east"]).await;
     assert!(text(&found).contains("--own-traffic"), "{}", text(&found));
     server.shut_down().await;

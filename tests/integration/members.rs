@@ -39,25 +39,25 @@ async fn each_key_of_a_secret_is_a_cluster_or_reports_why_not() {
     let (east, west) = (member("east", "n1", 1).await, member("west", "n1", 2).await);
     let (long, too_long) = ("a".repeat(63), "a".repeat(64));
     let setup = Setup::new();
-    let (one, other) = (east.api.kubeconfig(), west.api.kubeconfig());
+    let (kubeconfig, other) = (east.api.kubeconfig(), west.api.kubeconfig());
     let keys = [
-        (long.as_str(), one.as_str()),
+        (long.as_str(), kubeconfig.as_str()),
         ("west.yaml", &other),
-        (&too_long, &one),
-        ("Upper", &one),
-        ("under_score", &one),
-        ("a..b", &one),
-        ("-a", &one),
+        (&too_long, &kubeconfig),
+        ("Upper", &kubeconfig),
+        ("under_score", &kubeconfig),
+        ("a..b", &kubeconfig),
+        ("-a", &kubeconfig),
         ("empty", ""),
-        ("program", &one.replace("\"token\":", "\"exec\":")),
-        ("named", &one.replace("127.0.0.1", "localhost")),
+        ("program", &kubeconfig.replace("\"token\":", "\"exec\":")),
+        ("named", &kubeconfig.replace("127.0.0.1", "localhost")),
     ];
     setup.put("all", &secret("all", &keys));
     // Secrets in another namespace, or with another value of the label, are ignored.
-    let mut stranger = secret("stranger", &[("stranger", &one)]);
+    let mut stranger = secret("stranger", &[("stranger", &kubeconfig)]);
     stranger["metadata"]["namespace"] = json!("elsewhere");
     setup.put("stranger", &stranger);
-    let mut no_member = secret("none", &[("none", &one)]);
+    let mut no_member = secret("none", &[("none", &kubeconfig)]);
     no_member["metadata"]["labels"] = json!({ "strait.dev/cluster": "yes" });
     setup.put("none", &no_member);
     let server = setup.start_ready().await;
@@ -86,19 +86,19 @@ async fn each_key_of_a_secret_is_a_cluster_or_reports_why_not() {
 #[tokio::test]
 async fn current_context_is_used_or_the_only_one() {
     let (east, west) = (member("east", "n1", 1).await, member("west", "n1", 2).await);
-    let of = |member: &Member| -> Value {
+    let parsed = |member: &Member| -> Value {
         serde_json::from_str(&member.api.kubeconfig()).expect("JSON")
     };
     let with = |change: &dyn Fn(&mut Value)| {
-        let mut both = of(&east);
+        let mut both = parsed(&east);
         for list in ["clusters", "users", "contexts"] {
-            let more = of(&west)[list][0].clone();
+            let more = parsed(&west)[list][0].clone();
             both[list].as_array_mut().expect("a list").push(more);
         }
         change(&mut both);
         both.to_string()
     };
-    let mut only = of(&east);
+    let mut only = parsed(&east);
     only.as_object_mut().expect("an object").remove("current-context");
     let setup = Setup::new();
     let keys = [
@@ -118,8 +118,8 @@ async fn current_context_is_used_or_the_only_one() {
         let path = format!("/debug/endpoints?hostname=web.{SHOP}.svc.cluster.local");
         let endpoints = server.admin.json(&path).await;
         let is_it = |one: &&Value| one["cluster"] == cluster;
-        let one = endpoints.as_array().expect("a list").iter().find(is_it).expect("one");
-        assert_eq!(one["address"], address, "{endpoints}");
+        let endpoint = endpoints.as_array().expect("a list").iter().find(is_it).expect("one");
+        assert_eq!(endpoint["address"], address, "{endpoints}");
     }
 }
 
@@ -129,9 +129,9 @@ async fn removal_of_a_secret_a_key_or_a_label_removes_the_cluster() {
         (member("a", "n1", 1).await, member("b", "n1", 2).await, member("c", "n1", 3).await);
     let d = member("d", "n1", 4).await;
     let setup = Setup::new().with(&["--cluster-removal-grace", "120s"]);
-    let (of_b, of_d) = (b.api.kubeconfig(), d.api.kubeconfig());
+    let (b_config, d_config) = (b.api.kubeconfig(), d.api.kubeconfig());
     setup.join(&[&a, &c]);
-    setup.put("both", &secret("both", &[("b", &of_b), ("d", &of_d)]));
+    setup.put("both", &secret("both", &[("b", &b_config), ("d", &d_config)]));
     let server = setup.start_ready().await;
     let client = server.connect(&setup, &Proxy::sidecar("d")).await;
     let sockets = ["10.0.0.1:8080", "10.0.0.2:8080", "10.0.0.3:8080", "10.0.0.4:8080"];
@@ -139,7 +139,7 @@ async fn removal_of_a_secret_a_key_or_a_label_removes_the_cluster() {
     endpoints_until(&client, "web", &all).await;
 
     setup.take_out("a");
-    setup.put("both", &secret("both", &[("d", &of_d)]));
+    setup.put("both", &secret("both", &[("d", &d_config)]));
     let mut unlabelled = c.secret();
     unlabelled["metadata"]["labels"] = json!({ "strait.dev/cluster": "false" });
     setup.put("c", &unlabelled);
@@ -155,7 +155,7 @@ async fn removal_of_a_secret_a_key_or_a_label_removes_the_cluster() {
 
     // Each returns in a different way, also under other names.
     setup.put("new", &renamed(a.secret(), "new"));
-    setup.put("both", &secret("both", &[("b", &of_b), ("d", &of_d)]));
+    setup.put("both", &secret("both", &[("b", &b_config), ("d", &d_config)]));
     setup.join(&[&c]);
     for id in ["a", "b", "c"] {
         shown(&server, id, "live", "").await;
@@ -198,8 +198,8 @@ async fn drained_cluster_leaves_load_balancing_and_paused_cluster_is_frozen() {
     setup.join(&[&east, &west]);
     let server = setup.start_ready().await;
     let client = server.connect(&setup, &Proxy::sidecar("east")).await;
-    let one = ("10.0.0.1:8080", 1);
-    endpoints_until(&client, "web", &[one, ("10.0.0.2:8080", 1)]).await;
+    let first = ("10.0.0.1:8080", 1);
+    endpoints_until(&client, "web", &[first, ("10.0.0.2:8080", 1)]).await;
     let mode = |mode: &str| {
         let mut secret = west.secret();
         secret["metadata"]["annotations"] = json!({ "strait.dev/mode": mode });
@@ -208,7 +208,7 @@ async fn drained_cluster_leaves_load_balancing_and_paused_cluster_is_frozen() {
 
     mode("drain");
     shown(&server, "west", "draining", "strait.dev/mode").await;
-    endpoints_until(&client, "web", &[one]).await;
+    endpoints_until(&client, "web", &[first]).await;
     let shown_as = server.admin.json("/debug/endpoints?hostname=web.shop").await;
     let health = [0, 1].map(|index| shown_as[index]["health"].clone());
     assert_eq!(health, ["healthy", "draining"], "{shown_as:#}");
@@ -216,7 +216,7 @@ async fn drained_cluster_leaves_load_balancing_and_paused_cluster_is_frozen() {
     server.cluster_until("west", |entry| entry["endpoints"] == 2).await;
     mode("pause");
     shown(&server, "west", "paused", "strait.dev/mode").await;
-    let frozen = [one, ("10.0.0.2:8080", 1), ("10.0.0.3:8080", 1)];
+    let frozen = [first, ("10.0.0.2:8080", 1), ("10.0.0.3:8080", 1)];
     endpoints_until(&client, "web", &frozen).await;
     west.serve("web", &["10.0.0.4"]);
     // East's later change is received, west's is not.
@@ -227,7 +227,7 @@ async fn drained_cluster_leaves_load_balancing_and_paused_cluster_is_frozen() {
     shown(&server, "west", "paused", "STR0217").await;
     mode("");
     shown(&server, "west", "live", "").await;
-    let all = [one, ("10.0.0.4:8080", 1), ("10.0.0.5:8080", 1)];
+    let all = [first, ("10.0.0.4:8080", 1), ("10.0.0.5:8080", 1)];
     endpoints_until(&client, "web", &all).await;
 }
 
@@ -237,16 +237,16 @@ async fn counts_match_the_stored_objects() {
     let setup = Setup::new();
     setup.join(&[&east]);
     let server = setup.start_ready().await;
-    let held = server.cluster_in("east", "live").await["objects"].as_u64().expect("a number");
+    let count = server.cluster_in("east", "live").await["objects"].as_u64().expect("a number");
     east.apply(objects::service(SHOP, "more", "172.20.1.1", &[HTTP]));
     east.apply(objects::pod(SHOP, "more-0", "more", "10.0.0.9", "node"));
-    server.cluster_until("east", |entry| entry["objects"] == held + 2).await;
+    server.cluster_until("east", |entry| entry["objects"] == count + 2).await;
     east.api.store().delete("Pod", SHOP, "more-0").expect("there is one");
-    server.cluster_until("east", |entry| entry["objects"] == held + 1).await;
+    server.cluster_until("east", |entry| entry["objects"] == count + 1).await;
 }
 
 #[tokio::test]
-async fn id_of_the_config_cluster_can_not_be_taken() {
+async fn id_of_the_config_cluster_is_reserved() {
     let (hub, east) = (member("hub", "n1", 1).await, member("east", "n1", 2).await);
     let setup = Setup::new();
     // Older than all others, and under another name: the ID decides.

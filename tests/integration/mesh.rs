@@ -50,11 +50,11 @@ pub(crate) fn free_port() -> u16 {
 /// Repeats a check until it returns `Ok`. Panics with the last `Err` at the limit.
 pub(crate) async fn wait_until<T>(
     limit: Duration,
-    mut ask: impl AsyncFnMut() -> Result<T, String>,
+    mut check: impl AsyncFnMut() -> Result<T, String>,
 ) -> T {
     let began = Instant::now();
     loop {
-        let problem = match ask().await {
+        let problem = match check().await {
             Ok(answer) => return answer,
             Err(problem) => problem,
         };
@@ -214,7 +214,7 @@ impl Setup {
         account: &str,
         life: Duration,
     ) -> Arc<ClientConfig> {
-        certificate_of(&self.authority, &self.authority, namespace, account, life)
+        issue_certificate(&self.authority, &self.authority, namespace, account, life)
     }
 }
 
@@ -225,7 +225,7 @@ fn in_state_dir(mut arguments: Vec<String>, state: &Path) -> Vec<String> {
 }
 
 /// Returns the TLS configuration of a client with a certificate of one CA that trusts another.
-pub(crate) fn certificate_of(
+pub(crate) fn issue_certificate(
     signer: &Authority,
     believed: &Authority,
     namespace: &str,
@@ -240,9 +240,9 @@ pub(crate) fn certificate_of(
 
 /// Replaces a file atomically: readers see the old or the new content.
 pub(crate) fn replace(path: &Path, text: &str) {
-    let beside = path.with_extension("new");
-    std::fs::write(&beside, text).expect("written");
-    std::fs::rename(&beside, path).expect("renamed");
+    let temporary = path.with_extension("new");
+    std::fs::write(&temporary, text).expect("written");
+    std::fs::rename(&temporary, path).expect("renamed");
 }
 
 /// A running server. It ends with the test's runtime, or with [`Self::shut_down`].
@@ -362,17 +362,17 @@ impl Admin {
         path: &str,
         authorization: Option<&str>,
     ) -> (StatusCode, String) {
-        let ask = || {
+        let send = || {
             let mut request = Request::get(format!("http://{}{path}", self.address));
             if let Some(value) = authorization {
                 request = request.header(header::AUTHORIZATION, value);
             }
             self.http.request(request.body(Empty::new()).expect("a request"))
         };
-        let response = match ask().await {
+        let response = match send().await {
             Ok(response) => response,
             // The server closed the persistent connection at this moment.
-            Err(_) => ask().await.expect("an answer"),
+            Err(_) => send().await.expect("an answer"),
         };
         let status = response.status();
         let body = response.into_body().collect().await.expect("a body").to_bytes();
@@ -560,10 +560,10 @@ pub(crate) async fn endpoints_until(client: &XdsClient, name: &str, expected: &[
         expected.iter().map(|(address, weight)| (address.parse().expect("valid"), *weight));
     let expected: BTreeMap<SocketAddr, u32> = expected.collect();
     wait_until(SOON, async || {
-        let held = client.held();
-        let found = held.endpoints(&outbound(name));
-        let is_known = held.body(ResourceType::Endpoint, &outbound(name)).is_some();
-        holds(is_known && found == expected, (found, &held.ended))
+        let contents = client.held();
+        let found = contents.endpoints(&outbound(name));
+        let is_received = contents.body(ResourceType::Endpoint, &outbound(name)).is_some();
+        holds(is_received && found == expected, (found, &contents.ended))
     })
     .await;
 }
@@ -575,13 +575,13 @@ pub(crate) fn renamed(mut secret: Value, name: &str) -> Value {
 }
 
 /// Returns all resources that a client has, except assignments.
-pub(crate) fn held(client: &XdsClient) -> BTreeMap<(ResourceType, String), Vec<u8>> {
+pub(crate) fn all_resources(client: &XdsClient) -> BTreeMap<(ResourceType, String), Vec<u8>> {
     let contents = client.held();
     let kinds = ResourceType::ALL.into_iter().filter(|kind| *kind != ResourceType::Endpoint);
-    let of = |kind: ResourceType| {
+    let by_kind = |kind: ResourceType| {
         let names: Vec<String> = contents.names(kind).map(str::to_owned).collect();
         let body = |name: &String| contents.body(kind, name).expect("it is held").to_vec();
         names.into_iter().map(|name| ((kind, name.clone()), body(&name))).collect::<Vec<_>>()
     };
-    kinds.flat_map(of).collect()
+    kinds.flat_map(by_kind).collect()
 }

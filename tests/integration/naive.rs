@@ -70,7 +70,7 @@ impl MeshNetworks {
     }
 
     /// Returns the network of the longest range that contains the address.
-    fn of_address(&self, address: &str) -> Option<&String> {
+    fn network_at(&self, address: &str) -> Option<&String> {
         let bits = |text: &str| u32::from(text.parse::<std::net::Ipv4Addr>().expect("IPv4"));
         let mut best: Option<(u32, &String)> = None;
         for (range, network) in &self.ranges {
@@ -97,7 +97,7 @@ pub(crate) struct Objects {
 
 impl Objects {
     /// Returns the current objects of a store.
-    pub(crate) fn of(store: &Store) -> Self {
+    pub(crate) fn from_store(store: &Store) -> Self {
         let all = |kind: &str| store.all(kind).iter().map(|object| object.value()).collect();
         Self {
             services: all("Service"),
@@ -109,7 +109,7 @@ impl Objects {
     }
 
     /// Returns the pod that an endpoint names, or the pod with its address.
-    fn pod_of(&self, namespace: &str, endpoint: &Value) -> Option<&Value> {
+    fn endpoint_pod(&self, namespace: &str, endpoint: &Value) -> Option<&Value> {
         self.pod(namespace, |pod| match endpoint["targetRef"]["name"].as_str() {
             Some(named) => text(pod, "/metadata/name") == named,
             None => text(pod, "/status/podIP") == text(endpoint, "/addresses/0"),
@@ -134,20 +134,20 @@ pub(crate) type Members = BTreeMap<(String, String, u64, bool), u64>;
 
 impl World {
     fn network(&self, cluster: &str, pod_label: Option<&str>, address: &str) -> String {
-        let known = &self.clusters[cluster];
+        let state = &self.clusters[cluster];
         let namespace =
-            known.objects.namespaces.iter().find(|one| text(one, "/metadata/name") == SYSTEM);
+            state.objects.namespaces.iter().find(|one| text(one, "/metadata/name") == SYSTEM);
         let claims = [
-            known.fixed_network.as_deref(),
+            state.fixed_network.as_deref(),
             pod_label,
             namespace.and_then(|one| label(one, NETWORK_LABEL)),
             self.mesh_networks.registries.get(cluster).map(String::as_str),
-            self.mesh_networks.of_address(address).map(String::as_str),
+            self.mesh_networks.network_at(address).map(String::as_str),
         ];
         claims.into_iter().flatten().next().unwrap_or_default().to_owned()
     }
 
-    fn network_of_proxy(&self, proxy: &Proxy) -> String {
+    fn proxy_network(&self, proxy: &Proxy) -> String {
         if let Some(claimed) = proxy.network {
             return claimed.to_owned();
         }
@@ -158,7 +158,7 @@ impl World {
     }
 
     /// Returns the gateways through which a cluster's endpoints in a network are reached.
-    fn gateways(&self, network: &str, of_cluster: &str) -> BTreeSet<(String, u64)> {
+    fn gateways(&self, network: &str, home_cluster: &str) -> BTreeSet<(String, u64)> {
         let mut own = BTreeSet::new();
         let mut all = BTreeSet::new();
         for (id, cluster) in &self.clusters {
@@ -173,15 +173,15 @@ impl World {
                     service.pointer("/status/loadBalancer/ingress").and_then(Value::as_array);
                 for address in ingress.into_iter().flatten() {
                     let gateway = (text(address, "/ip").to_owned(), 15443);
-                    if id == of_cluster {
+                    if id == home_cluster {
                         own.insert(gateway.clone());
                     }
                     all.insert(gateway);
                 }
             }
         }
-        for (of_network, address, port) in &self.mesh_networks.gateways {
-            if of_network == network {
+        for (gateway_network, address, port) in &self.mesh_networks.gateways {
+            if gateway_network == network {
                 all.insert((address.clone(), u64::from(*port)));
             }
         }
@@ -234,7 +234,7 @@ pub(crate) fn assignments(world: &World, proxy: &Proxy) -> BTreeMap<String, Memb
                     format!("outbound|{number}||{host}")
                 };
                 let (port_name, claims) = (text(port, "/name"), &claims);
-                let service = Asked { namespace, name, is_public, number, port_name, claims };
+                let service = PortQuery { namespace, name, is_public, number, port_name, claims };
                 // The name of a port number comes from the first cluster that has it.
                 all.entry(resource).or_insert_with(|| members(world, proxy, is_gateway, &service));
             }
@@ -244,7 +244,7 @@ pub(crate) fn assignments(world: &World, proxy: &Proxy) -> BTreeMap<String, Memb
 }
 
 /// A port of a service.
-struct Asked<'a> {
+struct PortQuery<'a> {
     namespace: &'a str,
     name: &'a str,
     /// Gateways carry only services that are exported to all namespaces.
@@ -262,7 +262,7 @@ fn claims(world: &World) -> Claims<'_> {
     for (id, cluster) in &world.clusters {
         let objects = &cluster.objects;
         for slice in &objects.slices {
-            let part = |object: &Value, of: &str| text(object, of).to_owned();
+            let part = |object: &Value, path: &str| text(object, path).to_owned();
             let place = ["/metadata/namespace", "/metadata/name"];
             let is_it = |service: &&Value| place.map(|at| part(service, at) == part(slice, at));
             if !objects.services.iter().any(|service| is_it(&service) == [true; 2]) {
@@ -270,7 +270,7 @@ fn claims(world: &World) -> Claims<'_> {
             }
             for endpoint in slice["endpoints"].as_array().into_iter().flatten() {
                 let address = text(endpoint, "/addresses/0");
-                let pod = objects.pod_of(text(slice, "/metadata/namespace"), endpoint);
+                let pod = objects.endpoint_pod(text(slice, "/metadata/namespace"), endpoint);
                 if let (Some(pod), true) = (pod, endpoint["conditions"]["ready"] == true) {
                     let network = world.network(id, label(pod, NETWORK_LABEL), address);
                     claims.entry((network, address)).or_default().insert(id.as_str());
@@ -281,9 +281,9 @@ fn claims(world: &World) -> Claims<'_> {
     claims
 }
 
-fn members(world: &World, proxy: &Proxy, is_gateway: bool, asked: &Asked<'_>) -> Members {
-    let Asked { namespace, name, is_public, number, port_name, claims } = *asked;
-    let here = world.network_of_proxy(proxy);
+fn members(world: &World, proxy: &Proxy, is_gateway: bool, query: &PortQuery<'_>) -> Members {
+    let PortQuery { namespace, name, is_public, number, port_name, claims } = *query;
+    let here = world.proxy_network(proxy);
     let mut direct: BTreeMap<(String, String, u64), bool> = BTreeMap::new();
     // For each endpoint in another network: its locality and its gateways.
     let mut elsewhere: Vec<(String, BTreeSet<(String, u64)>)> = Vec::new();
@@ -305,7 +305,7 @@ fn members(world: &World, proxy: &Proxy, is_gateway: bool, asked: &Asked<'_>) ->
                 for endpoint in slice["endpoints"].as_array().into_iter().flatten() {
                     let address = text(endpoint, "/addresses/0");
                     let named = endpoint["targetRef"]["name"].as_str();
-                    let pod = objects.pod_of(namespace, endpoint);
+                    let pod = objects.endpoint_pod(namespace, endpoint);
                     let ready = endpoint["conditions"]["ready"] == true;
                     if !ready || (named.is_some() && pod.is_none()) {
                         continue;
@@ -389,15 +389,15 @@ fn gcd(a: u64, b: u64) -> u64 {
 }
 
 /// Returns the assignments that a proxy has, in the same format.
-pub(crate) fn held(held: &ClientContents) -> BTreeMap<String, Members> {
+pub(crate) fn contents(held: &ClientContents) -> BTreeMap<String, Members> {
     let names = held.names(ResourceType::Endpoint);
-    names.map(|name| (name.to_owned(), members_of(held, name))).collect()
+    names.map(|name| (name.to_owned(), decode_members(held, name))).collect()
 }
 
-fn members_of(held: &ClientContents, name: &str) -> Members {
-    let body = held.body(ResourceType::Endpoint, name).expect("held");
+fn decode_members(contents: &ClientContents, name: &str) -> Members {
+    let body = contents.body(ResourceType::Endpoint, name).expect("held");
     let assignment = to_json(ResourceType::Endpoint.url(), body).expect("decodable");
-    let cluster = held.body(ResourceType::Cluster, name);
+    let cluster = contents.body(ResourceType::Cluster, name);
     let cluster =
         cluster.map(|body| to_json(ResourceType::Cluster.url(), body).expect("decodable"));
     let cluster = cluster.unwrap_or_default();
@@ -408,9 +408,10 @@ fn members_of(held: &ClientContents, name: &str) -> Members {
         for member in locality["lb_endpoints"].as_array().into_iter().flatten() {
             let socket = &member["endpoint"]["address"]["socket_address"];
             // As Envoy selects it: by the member's own metadata, or else by the cluster's default.
-            let told = &member["metadata"]["filter_metadata"]["envoy.transport_socket_match"];
+            let tls_metadata =
+                &member["metadata"]["filter_metadata"]["envoy.transport_socket_match"];
             let matches = cluster["transport_socket_matches"].as_array().into_iter().flatten();
-            let matching = |one: &&Value| one["match"]["tlsMode"] == told["tlsMode"];
+            let matching = |one: &&Value| one["match"]["tlsMode"] == tls_metadata["tlsMode"];
             let chosen = matches.clone().find(matching).unwrap_or(&cluster);
             let mtls = text(chosen, "/transport_socket/name").ends_with(".tls");
             assert!(locality.get("metadata").is_none(), "Envoy ignores its changes");

@@ -21,8 +21,10 @@ fn gateways(networks: &Value, name: &str) -> Vec<String> {
     let all = networks.as_array().expect("a list").iter();
     let network = all.filter(|one| one["network"] == name);
     let gateways = network.flat_map(|one| one["gateways"].as_array().expect("a list"));
-    let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    gateways.map(|one| format!("{} {}", word(&one["address"]), word(&one["cluster"]))).collect()
+    let field_text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    gateways
+        .map(|one| format!("{} {}", field_text(&one["address"]), field_text(&one["cluster"])))
+        .collect()
 }
 
 #[tokio::test]
@@ -82,7 +84,10 @@ async fn admitted(server: &Server, setup: &Setup, proxy: &Proxy) -> Result<Strin
         }
         Err(error) => panic!("{error}"),
     };
-    client.wait_for(|held| held.responses > 0).await.map_err(|StreamEnded(reason)| reason)?;
+    client
+        .wait_for(|contents| contents.responses > 0)
+        .await
+        .map_err(|StreamEnded(reason)| reason)?;
     let proxies = server.admin.json("/debug/proxies").await;
     let all = proxies.as_array().expect("a list").iter();
     let streams: Vec<_> = all.filter(|one| one["cluster"] == *proxy.cluster).collect();
@@ -169,9 +174,9 @@ async fn network_of_a_machine_follows_its_workload_entry() {
     let server = setup.start_ready().await;
     let proxy = Proxy::sidecar("east");
     let client = server.connect(&setup, &proxy).await;
-    let of_n1 = [("10.0.0.1:8080", 1), ("10.0.0.2:8080", 1), ("198.18.0.2:15443", 2)];
-    let of_n2 = [("10.0.0.1:8080", 1), ("10.0.0.3:8080", 1), ("198.18.0.1:15443", 2)];
-    endpoints_until(&client, "web", &of_n1).await;
+    let n1_endpoints = [("10.0.0.1:8080", 1), ("10.0.0.2:8080", 1), ("198.18.0.2:15443", 2)];
+    let n2_endpoints = [("10.0.0.1:8080", 1), ("10.0.0.3:8080", 1), ("198.18.0.1:15443", 2)];
+    endpoints_until(&client, "web", &n1_endpoints).await;
     let entry = |network: &str| {
         json!({
             "apiVersion": "networking.istio.io/v1",
@@ -180,7 +185,7 @@ async fn network_of_a_machine_follows_its_workload_entry() {
             "spec": { "address": proxy.ip, "network": network, "serviceAccount": proxy.account },
         })
     };
-    for (network, found) in [("n2", &of_n2), ("n1", &of_n1)] {
+    for (network, found) in [("n2", &n2_endpoints), ("n1", &n1_endpoints)] {
         setup.put("machine", &entry(network));
         endpoints_until(&client, "web", found).await;
         let shown = server.admin.json("/debug/proxies").await;
@@ -193,7 +198,7 @@ fn headless(name: &str, ports: &[objects::Port]) -> Value {
     objects::service(SHOP, name, "None", ports)
 }
 
-fn words(list: &Value, key: &str) -> BTreeSet<String> {
+fn field_values(list: &Value, key: &str) -> BTreeSet<String> {
     let all = list.as_array().into_iter().flatten();
     all.filter_map(|one| one[key].as_str().map(str::to_owned)).collect()
 }
@@ -206,7 +211,7 @@ async fn explained_as_sent(
     proxy: &Proxy,
 ) -> Result<usize, String> {
     let mut compared = 0;
-    let held = client.held();
+    let contents = client.held();
     let services = server.admin.json("/debug/services").await;
     for service in services.as_array().expect("a list") {
         let host = service["hostname"].as_str().expect("a name");
@@ -216,15 +221,15 @@ async fn explained_as_sent(
             let answer = server.admin.json(&format!("/debug/explain?{query}")).await;
             let mut reached = BTreeSet::new();
             let mut given = 0;
-            for one in answer["endpoints"].as_array().expect("a list") {
-                match one["verdict"].as_str() {
+            for endpoint in answer["endpoints"].as_array().expect("a list") {
+                match endpoint["verdict"].as_str() {
                     Some("direct") => {
-                        let address = one["address"].as_str().expect("an address");
-                        reached.insert(format!("{address}:{}", one["port"]));
+                        let address = endpoint["address"].as_str().expect("an address");
+                        reached.insert(format!("{address}:{}", endpoint["port"]));
                         given += 1;
                     }
                     Some("gateway") => {
-                        let via = one["via"].as_array().expect("gateways");
+                        let via = endpoint["via"].as_array().expect("gateways");
                         reached.extend(via.iter().filter_map(Value::as_str).map(str::to_owned));
                         given += 1;
                     }
@@ -236,9 +241,9 @@ async fn explained_as_sent(
             assert_eq!(sent, given, "{answer:#}");
             let found: BTreeSet<String> = if proxy.kind == "router" {
                 let name = format!("outbound_.{number}_._.{host}");
-                held.endpoints(&name).keys().map(ToString::to_string).collect()
+                contents.endpoints(&name).keys().map(ToString::to_string).collect()
             } else if service["resolution"] == "Headless" {
-                let names = held.names(ResourceType::Listener);
+                let names = contents.names(ResourceType::Listener);
                 let own = names.filter_map(|name| name.rsplit_once('_'));
                 let own = own.filter(|(address, port)| {
                     address.starts_with("10.") && **port == *number.to_string()
@@ -246,7 +251,7 @@ async fn explained_as_sent(
                 own.map(|(address, port)| format!("{address}:{port}")).collect()
             } else {
                 let name = format!("outbound|{number}||{host}");
-                held.endpoints(&name).keys().map(ToString::to_string).collect()
+                contents.endpoints(&name).keys().map(ToString::to_string).collect()
             };
             holds(found == reached, (host, number, &found, &reached))?;
             compared += 1;
@@ -276,8 +281,8 @@ async fn explanations_agree_with_the_resources_sent() {
     let ready = |address: &str, pod: &str| Endpoint::new(address).with_pod(pod);
     let unready = Endpoint { ready: false, ..ready("10.0.0.3", "web-10-0-0-3") };
     let further = [ready("10.0.0.4", "plain"), unready, ready("10.0.0.5", "unseen")];
-    let known = ready("10.0.0.1", "web-10-0-0-1");
-    west.slice("web", &[HTTP], &[&[known][..], &further].concat());
+    let ready_pod = ready("10.0.0.1", "web-10-0-0-1");
+    west.slice("web", &[HTTP], &[&[ready_pod][..], &further].concat());
     let mut private = objects::service(SHOP, "private", "172.20.1.200", &[HTTP]);
     private["metadata"]["annotations"] = json!({ "networking.istio.io/exportTo": "." });
     for (member, address) in [(&east, "10.0.0.1"), (&west, "10.0.0.3")] {
@@ -313,7 +318,7 @@ async fn explanations_agree_with_the_resources_sent() {
     let codes: Vec<_> = db["clusters"].as_array().expect("a list").iter().collect();
     assert_eq!(codes[1]["code"], "STR0407", "{db:#}");
     assert_eq!(
-        words(&db["endpoints"], "verdict"),
+        field_values(&db["endpoints"], "verdict"),
         ["direct", "withheld"].map(str::to_owned).into()
     );
     let private = explained("private").await;

@@ -117,11 +117,11 @@ impl Served {
     }
 
     /// Runs a command until it succeeds and prints all of these texts.
-    async fn until(&self, arguments: &[&str], said: &[&str]) {
+    async fn until(&self, arguments: &[&str], expected: &[&str]) {
         let started = Instant::now();
         loop {
             let (code, text) = self.strait(arguments).await;
-            if code == 0 && said.iter().all(|part| text.contains(part)) {
+            if code == 0 && expected.iter().all(|part| text.contains(part)) {
                 return;
             }
             assert!(started.elapsed() < LIMIT, "{arguments:?} ends with {code}: {text}");
@@ -192,7 +192,7 @@ async fn check_reports_all_problems() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     };
     assert_eq!(code, 2, "{text}");
-    for said in [
+    for message in [
         "STR0111",
         "meshConfig/enableTracing",
         "STR0709",
@@ -204,7 +204,7 @@ async fn check_reports_all_problems() {
         "STR0840",
         "2 AuthorizationPolicies are defined in this member cluster, without effect",
     ] {
-        assert!(text.contains(said), "{said}: {text}");
+        assert!(text.contains(message), "{message}: {text}");
     }
     assert!(!text.contains("connectTimeout"), "{text}");
     let (_, text) = served.strait(&["check", "mesh"]).await;
@@ -234,12 +234,12 @@ async fn overlapping_node_ranges_are_reported_before_two_pods_share_an_address()
     served.hub.store().apply(node(&["10.244.0.0/16"])).expect("applied");
     served.remote.store().apply(node(&["fd00::/64", "10.244.3.0/24"])).expect("applied");
     served.join().await;
-    let told = "same addresses are possible: its nodes and the nodes of config assign pod addresses of 10.244.3.0/24";
-    served.until(&["check", "networks"], &["cluster/prod-eu", told, "STR0414"]).await;
+    let finding = "same addresses are possible: its nodes and the nodes of config assign pod addresses of 10.244.3.0/24";
+    served.until(&["check", "networks"], &["cluster/prod-eu", finding, "STR0414"]).await;
     // The network plug-in may assign addresses from other ranges: this is only a warning.
     let (code, text) = served.strait(&["check", "networks"]).await;
     assert_eq!(code, 0, "{text}");
-    served.until(&["cluster", "get", "prod-eu"], &["Same range", told]).await;
+    served.until(&["cluster", "get", "prod-eu"], &["Same range", finding]).await;
 
     served.remote.store().apply(node(&["fd00::/64", "10.245.3.0/24"])).expect("applied");
     served.until(&["check", "networks"], &["No problem found.\n\n+   networks"]).await;
@@ -383,7 +383,7 @@ async fn dry_run_of_cluster_add_reports_problems_and_changes_nothing() {
     let add = ["cluster", "add", "prod-eu", "--network", "n2", "--api-server", &url, "--dry-run"];
     let (code, text) = served.strait(&add).await;
     assert_eq!(code, 2, "it finds problems: {text}");
-    for said in [
+    for line in [
         "2 services with 0 ready endpoints would be added, in network n2",
         "2 of them would be merged with services of the mesh: cart.shop, web.shop",
         "1 would get more ports: cart.shop (81)",
@@ -392,22 +392,22 @@ async fn dry_run_of_cluster_add_reports_problems_and_changes_nothing() {
         "STR0401",
         "nothing was changed",
     ] {
-        assert!(text.contains(said), "{said}: {text}");
+        assert!(text.contains(line), "{line}: {text}");
     }
     let secrets = served.hub.store().all("Secret");
     let made = secrets.iter().any(|secret| secret.value().to_string().contains("multiCluster"));
     assert!(!made, "a Secret was created");
     // The confirmation prompt shows the same text.
-    let (_, asked) = served.strait(&add[..add.len() - 1]).await;
-    let told = |text: &str| {
+    let (_, confirmation) = served.strait(&add[..add.len() - 1]).await;
+    let changes = |text: &str| {
         let lines = text.lines().skip_while(|line| *line != "What would change");
         lines
             .take_while(|line| !line.starts_with(char::is_alphabetic) || line.starts_with("What"))
             .map(str::to_owned)
             .collect::<Vec<_>>()
     };
-    assert_eq!(told(&asked), told(&text), "{asked}");
-    assert!(told(&asked).len() > 5, "{asked}");
+    assert_eq!(changes(&confirmation), changes(&text), "{confirmation}");
+    assert!(changes(&confirmation).len() > 5, "{confirmation}");
     assert!(served.remote.store().get("Namespace", "", "strait-reader").is_none());
 }
 

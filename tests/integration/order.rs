@@ -30,20 +30,20 @@ async fn routes_are_added_after_and_removed_before_their_cluster() {
     setup.join(&[&east]);
     let server = setup.start_ready().await;
     let mut proxy = Answering::connect(&server, &setup, &Proxy::sidecar("east")).await;
-    proxy.follow_until(|proxy| proxy.leads_to("web")).await;
+    proxy.follow_until(|proxy| proxy.routes_to("web")).await;
 
     let began = Instant::now();
     east.serve("late", &["10.0.0.9"]);
-    let cluster = proxy.next_of(Cluster).await;
+    let cluster = proxy.expect_next(Cluster).await;
     assert!(proxy.holds(Cluster, &outbound("late")));
     proxy.subscribe_to(Endpoint, &outbound("late")).await;
-    let assignment = proxy.next_of(Endpoint).await;
+    let assignment = proxy.expect_next(Endpoint).await;
     assert!(proxy.holds(Endpoint, &outbound("late")));
     for answer in [cluster, assignment] {
         proxy.sends_no_unrequested_response(began).await;
         proxy.acknowledge(&answer).await;
     }
-    proxy.follow_until(|proxy| proxy.leads_to("late")).await;
+    proxy.follow_until(|proxy| proxy.routes_to("late")).await;
 
     let began = Instant::now();
     east.api.store().delete("EndpointSlice", SHOP, "late-1").expect("it was there");
@@ -51,7 +51,7 @@ async fn routes_are_added_after_and_removed_before_their_cluster() {
     let leading = loop {
         let next = proxy.next().await;
         if matches!(ResourceType::of_url(&next.type_url), Some(Listener | Route))
-            && !proxy.leads_to("late")
+            && !proxy.routes_to("late")
         {
             break next;
         }
@@ -68,7 +68,7 @@ async fn routes_are_added_after_and_removed_before_their_cluster() {
 struct Answering {
     requests: mpsc::Sender<DeltaDiscoveryRequest>,
     responses: Streaming<DeltaDiscoveryResponse>,
-    held: BTreeMap<(ResourceType, String), serde_json::Value>,
+    resources: BTreeMap<(ResourceType, String), serde_json::Value>,
     probes: usize,
 }
 
@@ -78,7 +78,7 @@ impl Answering {
         let channel = strait_xds_client::channel(server.bound.xds, "localhost", tls)
             .await
             .expect("connected");
-        let (requests, taken) = mpsc::channel(64);
+        let (requests, receiver) = mpsc::channel(64);
         let mut node = Some(proxy.node());
         for kind in [Cluster, Listener] {
             let type_url = kind.url().to_owned();
@@ -86,19 +86,20 @@ impl Answering {
             requests.send(first).await.expect("there is room");
         }
         let mut client = AggregatedDiscoveryServiceClient::new(channel);
-        let stream = client.delta_aggregated_resources(ReceiverStream::new(taken)).await;
+        let stream = client.delta_aggregated_resources(ReceiverStream::new(receiver)).await;
         let responses = stream.expect("a stream").into_inner();
-        Self { requests, responses, held: BTreeMap::new(), probes: 0 }
+        Self { requests, responses, resources: BTreeMap::new(), probes: 0 }
     }
 
     fn holds(&self, kind: ResourceType, name: &str) -> bool {
-        self.held.contains_key(&(kind, name.to_owned()))
+        self.resources.contains_key(&(kind, name.to_owned()))
     }
 
     /// Returns whether a route or listener routes to a service.
-    fn leads_to(&self, service: &str) -> bool {
+    fn routes_to(&self, service: &str) -> bool {
         let name = json!(outbound(service)).to_string();
-        let leading = self.held.iter().filter(|((kind, _), _)| matches!(kind, Listener | Route));
+        let leading =
+            self.resources.iter().filter(|((kind, _), _)| matches!(kind, Listener | Route));
         leading.map(|(_, one)| one.to_string()).any(|text| text.contains(&name))
     }
 
@@ -107,31 +108,31 @@ impl Answering {
         let next = tokio::time::timeout(SOON, self.responses.message()).await;
         let response = next.expect("in time").expect("open").expect("the stream continues");
         let kind = ResourceType::of_url(&response.type_url).expect("a requested type");
-        for one in &response.resources {
-            let body = &one.resource.as_ref().expect("a body").value;
-            self.held.insert((kind, one.name.clone()), to_json(kind, body));
+        for entry in &response.resources {
+            let body = &entry.resource.as_ref().expect("a body").value;
+            self.resources.insert((kind, entry.name.clone()), to_json(kind, body));
         }
         for name in &response.removed_resources {
-            self.held.remove(&(kind, name.clone()));
+            self.resources.remove(&(kind, name.clone()));
         }
         response
     }
 
     /// Returns the next response, which must be of this type.
-    async fn next_of(&mut self, kind: ResourceType) -> DeltaDiscoveryResponse {
+    async fn expect_next(&mut self, kind: ResourceType) -> DeltaDiscoveryResponse {
         let response = self.next().await;
-        assert_eq!(response.type_url, kind.url(), "{:?}", self.held.keys());
+        assert_eq!(response.type_url, kind.url(), "{:?}", self.resources.keys());
         response
     }
 
     /// Acknowledges every response immediately, and subscribes to all names in it first, until the
     /// test passes.
     async fn follow_until(&mut self, test: impl Fn(&Self) -> bool) {
-        let mut asked = BTreeSet::new();
+        let mut subscribed = BTreeSet::new();
         while !test(self) {
             let response = self.next().await;
             for (kind, name) in self.named() {
-                if !self.holds(kind, &name) && asked.insert((kind, name.clone())) {
+                if !self.holds(kind, &name) && subscribed.insert((kind, name.clone())) {
                     self.subscribe_to(kind, &name).await;
                 }
             }
@@ -141,11 +142,13 @@ impl Answering {
 
     /// Returns the names in the resources that it has.
     fn named(&self) -> BTreeSet<(ResourceType, String)> {
-        let clusters =
-            self.held.iter().filter(|((kind, _), one)| *kind == Cluster && one["type"] == "EDS");
+        let clusters = self
+            .resources
+            .iter()
+            .filter(|((kind, _), one)| *kind == Cluster && one["type"] == "EDS");
         let assignments = clusters.map(|((_, name), _)| (Endpoint, name.clone()));
         let mut routes = BTreeSet::new();
-        let listeners = self.held.iter().filter(|((kind, _), _)| *kind == Listener);
+        let listeners = self.resources.iter().filter(|((kind, _), _)| *kind == Listener);
         listeners.for_each(|(_, one)| find_routes(one, &mut routes));
         assignments.chain(routes.into_iter().map(|name| (Route, name))).collect()
     }
@@ -153,7 +156,7 @@ impl Answering {
     async fn subscribe_to(&self, kind: ResourceType, name: &str) {
         let type_url = kind.url().to_owned();
         let resource_names_subscribe = vec![name.to_owned()];
-        self.say(DeltaDiscoveryRequest {
+        self.send(DeltaDiscoveryRequest {
             type_url,
             resource_names_subscribe,
             ..Default::default()
@@ -163,10 +166,10 @@ impl Answering {
 
     async fn acknowledge(&self, response: &DeltaDiscoveryResponse) {
         let (type_url, response_nonce) = (response.type_url.clone(), response.nonce.clone());
-        self.say(DeltaDiscoveryRequest { type_url, response_nonce, ..Default::default() }).await;
+        self.send(DeltaDiscoveryRequest { type_url, response_nonce, ..Default::default() }).await;
     }
 
-    async fn say(&self, request: DeltaDiscoveryRequest) {
+    async fn send(&self, request: DeltaDiscoveryRequest) {
         self.requests.send(request).await.expect("the server reads");
     }
 
@@ -178,8 +181,8 @@ impl Answering {
         self.subscribe_to(Endpoint, &name).await;
         while !self.holds(Endpoint, &name) {
             let next = self.next().await;
-            let is_asked = next.type_url == Endpoint.url();
-            assert!(is_asked || began.elapsed() > ANSWER_LIMIT, "{}", next.type_url);
+            let is_requested = next.type_url == Endpoint.url();
+            assert!(is_requested || began.elapsed() > ANSWER_LIMIT, "{}", next.type_url);
         }
     }
 }

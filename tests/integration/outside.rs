@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tonic::Code;
 
 use super::mesh::{Member, Proxy, SOON, Setup, holds, wait_until};
-use super::tokens::{Agent, identity_of};
+use super::tokens::{Agent, verified_identity};
 
 const ISSUER: &str = "https://idp.example";
 
@@ -104,7 +104,7 @@ async fn machine_outside_of_clusters_joins_with_a_token_of_its_issuer() {
     let agent = Agent { token: provider.token("vms", "db"), cluster: "east".to_owned(), proxy };
     // Its keys may not be fetched yet: until then the agent must retry.
     let chain = agent.certificate_soon(&server, &setup).await;
-    assert_eq!(identity_of(&chain), "spiffe://cluster.local/ns/vms/sa/db");
+    assert_eq!(verified_identity(&chain), "spiffe://cluster.local/ns/vms/sa/db");
     let mut stream = agent.stream(&server, &setup).await.expect("let in");
     stream.next().await;
     let shown = server.admin.json("/debug/proxies").await;

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::mesh::{Member, SOON, Server, Setup};
 
 /// Sends a request as a browser does.
-pub(crate) async fn ask(
+pub(crate) async fn send_request(
     server: &Server,
     method: Method,
     path: &str,
@@ -33,7 +33,7 @@ pub(crate) async fn ask(
 }
 
 async fn status(server: &Server, path: &str, headers: &[(http::HeaderName, &str)]) -> StatusCode {
-    ask(server, Method::GET, path, headers).await.status()
+    send_request(server, Method::GET, path, headers).await.status()
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
@@ -44,11 +44,11 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
 pub(crate) async fn sign_in(server: &Server) -> String {
     let answer = server.admin.json("/api/login-code").await;
     let code = answer["code"].as_str().expect("a code");
-    let entered = ask(server, Method::GET, &format!("/login?code={code}"), &[]).await;
+    let entered = send_request(server, Method::GET, &format!("/login?code={code}"), &[]).await;
     assert_eq!(entered.status(), StatusCode::SEE_OTHER);
     assert_eq!(text(entered.headers(), LOCATION.as_str()), "/");
     let cookie = text(entered.headers(), SET_COOKIE.as_str());
-    let again = ask(server, Method::GET, &format!("/login?code={code}"), &[]).await;
+    let again = send_request(server, Method::GET, &format!("/login?code={code}"), &[]).await;
     assert_eq!(again.headers().get(SET_COOKIE), None, "a code works once");
     cookie.split(';').next().expect("a cookie").to_owned()
 }
@@ -59,7 +59,7 @@ pub(crate) struct ChangeEvents(Response<Incoming>);
 impl ChangeEvents {
     pub(crate) async fn listen(server: &Server) -> Self {
         let cookie = sign_in(server).await;
-        let stream = ask(server, Method::GET, "/api/changes", &[(COOKIE, &cookie)]).await;
+        let stream = send_request(server, Method::GET, "/api/changes", &[(COOKIE, &cookie)]).await;
         assert_eq!(text(stream.headers(), CONTENT_TYPE.as_str()), "text/event-stream");
         Self(stream)
     }
@@ -99,7 +99,7 @@ async fn session_reads_what_the_token_reads_and_creates_no_sessions() {
     // A session is read-only: changes of the held configuration need the token.
     for path in ["/api/hold", "/api/release", "/api/rollout"] {
         for headers in [&[][..], &[(COOKIE, &*cookie)]] {
-            let answer = ask(&server, Method::POST, path, headers).await;
+            let answer = send_request(&server, Method::POST, path, headers).await;
             assert_eq!(answer.status(), StatusCode::UNAUTHORIZED, "{path}");
         }
     }
@@ -115,7 +115,7 @@ async fn session_is_valid_at_every_replica_and_at_no_other_control_plane() {
     let cookie = sign_in(&first).await;
     let code = first.admin.json("/api/login-code").await["code"].as_str().map(str::to_owned);
     let path = format!("/login?code={}", code.expect("a code"));
-    let entered = ask(&second, Method::GET, &path, &[]).await;
+    let entered = send_request(&second, Method::GET, &path, &[]).await;
     assert!(entered.headers().contains_key(SET_COOKIE), "the code of another replica");
     for (server, wanted) in
         [(&first, StatusCode::OK), (&second, StatusCode::OK), (&stranger, StatusCode::UNAUTHORIZED)]
@@ -142,14 +142,14 @@ async fn expiry_of_certificates_is_shown() {
 async fn page_is_served_only_for_host_names_of_this_server() {
     let setup = Setup::new().with(&["--admin-host", "strait.example.org"]);
     let server = setup.start_ready().await;
-    let index = ask(&server, Method::GET, "/", &[]).await;
+    let index = send_request(&server, Method::GET, "/", &[]).await;
     assert_eq!(index.status(), StatusCode::OK);
     let policy = text(index.headers(), "content-security-policy");
     assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
     assert_eq!(text(index.headers(), "x-content-type-options"), "nosniff");
     let tag = text(index.headers(), ETAG.as_str()).to_owned();
-    let known = ask(&server, Method::GET, "/", &[(IF_NONE_MATCH, &tag)]).await;
-    assert_eq!(known.status(), StatusCode::NOT_MODIFIED);
+    let unchanged = send_request(&server, Method::GET, "/", &[(IF_NONE_MATCH, &tag)]).await;
+    assert_eq!(unchanged.status(), StatusCode::NOT_MODIFIED);
     for (host, wanted) in [
         ("localhost:15014", StatusCode::OK),
         ("strait.example.org", StatusCode::OK),
@@ -163,7 +163,7 @@ async fn page_is_served_only_for_host_names_of_this_server() {
             assert_eq!(status(&server, path, &[(HOST, host)]).await, wanted, "{host}{path}");
         }
     }
-    let post = ask(&server, Method::POST, "/", &[]).await;
+    let post = send_request(&server, Method::POST, "/", &[]).await;
     assert_eq!(post.status(), StatusCode::METHOD_NOT_ALLOWED);
     for path in ["/page/../token", "/page/x.js", "/page/"] {
         assert_eq!(status(&server, path, &[]).await, StatusCode::NOT_FOUND, "{path}");
@@ -183,12 +183,12 @@ async fn page_is_notified_only_of_changes_of_the_mesh_or_a_cluster_state() {
     let idle = events.next(Duration::from_secs(4)).await;
     assert!(idle.is_none(), "nothing changed: {idle:?}");
     setup.join(&[&east]);
-    let told = events.next(SOON).await.expect("an event in time");
-    assert!(told.starts_with("event: change\n"), "{told}");
+    let event = events.next(SOON).await.expect("an event in time");
+    assert!(event.starts_with("event: change\n"), "{event}");
     // A hold creates no version of the mesh.
     events.settle(20).await;
-    let held = server.strait(&["history", "pin", "--yes"]).await;
-    assert_eq!(held.status.code(), Some(0));
+    let pinned = server.strait(&["history", "pin", "--yes"]).await;
+    assert_eq!(pinned.status.code(), Some(0));
     assert!(events.next(SOON).await.is_some(), "event for the hold");
 }
 
@@ -198,26 +198,26 @@ async fn responses_are_sent_once_to_each_page_and_again_after_a_change() {
     let setup = Setup::new();
     let server = setup.start_ready().await;
     let cookie = sign_in(&server).await;
-    let ask_with = async |headers: &[(http::HeaderName, &str)]| {
+    let request_with = async |headers: &[(http::HeaderName, &str)]| {
         let headers = [&[(COOKIE, &*cookie)], headers].concat();
-        ask(&server, Method::GET, "/debug/networks", &headers).await
+        send_request(&server, Method::GET, "/debug/networks", &headers).await
     };
-    let first = ask_with(&[]).await;
+    let first = request_with(&[]).await;
     let tag = text(first.headers(), ETAG.as_str()).to_owned();
     assert_eq!(text(first.headers(), "cache-control"), "no-store");
-    let known = ask_with(&[(IF_NONE_MATCH, &tag)]).await;
+    let unchanged = request_with(&[(IF_NONE_MATCH, &tag)]).await;
     assert_eq!(
-        (known.status(), text(known.headers(), ETAG.as_str())),
+        (unchanged.status(), text(unchanged.headers(), ETAG.as_str())),
         (StatusCode::NOT_MODIFIED, &*tag)
     );
-    assert!(known.into_body().collect().await.expect("a body").to_bytes().is_empty());
+    assert!(unchanged.into_body().collect().await.expect("a body").to_bytes().is_empty());
     let mut events = ChangeEvents::listen(&server).await;
     assert!(events.next(SOON).await.is_some());
     setup.join(&[&east]);
     // A request after the notification does not return the previous state.
     super::mesh::wait_until(SOON, async || {
         events.next(SOON).await;
-        let changed = ask_with(&[(IF_NONE_MATCH, &tag)]).await;
+        let changed = request_with(&[(IF_NONE_MATCH, &tag)]).await;
         super::mesh::holds(changed.status() == StatusCode::OK, changed.status())
     })
     .await;
@@ -261,7 +261,7 @@ async fn number_of_listening_pages_is_limited() {
     let mut answers = BTreeSet::new();
     // As many as the file descriptors allow, and at most 128.
     while answers.len() < 2 && open.len() <= 128 {
-        let stream = ask(&server, Method::GET, "/api/changes", &[(COOKIE, &cookie)]).await;
+        let stream = send_request(&server, Method::GET, "/api/changes", &[(COOKIE, &cookie)]).await;
         answers.insert(stream.status());
         open.push(stream);
     }
@@ -270,7 +270,7 @@ async fn number_of_listening_pages_is_limited() {
     drop(open);
     // A closed stream frees its place.
     super::mesh::wait_until(SOON, async || {
-        let stream = ask(&server, Method::GET, "/api/changes", &[(COOKIE, &cookie)]).await;
+        let stream = send_request(&server, Method::GET, "/api/changes", &[(COOKIE, &cookie)]).await;
         super::mesh::holds(stream.status() == StatusCode::OK, stream.status())
     })
     .await;

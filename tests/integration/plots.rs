@@ -11,15 +11,15 @@ use super::traced::skip;
 const PAGE: &str = "# P\n\n<!-- benches/plots writes this -->\n<!-- up to here -->\n\nrest\n";
 
 /// Runs the script. Returns `None` and reports a skip if Python is missing.
-fn plots(words: &[&str]) -> Option<Output> {
+fn plots(arguments: &[&str]) -> Option<Output> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/plots");
     // -B: no bytecode is written next to the script.
-    let run = Command::new("python3").arg("-B").arg(script).args(words).output();
+    let run = Command::new("python3").arg("-B").arg(script).args(arguments).output();
     let run = run.map_err(|error| skip("plots", &format!("python3: {error}")));
     run.ok()
 }
 
-fn said(output: &Output) -> String {
+fn errors(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -41,7 +41,7 @@ fn write(folder: &Path, name: &str, value: &Value) {
 #[test]
 fn committed_plots_match_the_committed_figures() {
     let Some(checked) = plots(&["--check"]) else { return };
-    assert!(checked.status.success(), "{}", said(&checked));
+    assert!(checked.status.success(), "{}", errors(&checked));
 }
 
 #[test]
@@ -50,16 +50,20 @@ fn plot_has_only_measured_rows_and_bars_of_the_same_world() {
     let folder = docs.path();
     std::fs::create_dir(folder.join("figures")).expect("a folder");
     std::fs::write(folder.join("performance.md"), PAGE).expect("written");
-    let words = ["--docs", folder.to_str().expect("UTF-8")];
+    let arguments = ["--docs", folder.to_str().expect("UTF-8")];
     let p50 = "one change, 5 %: latency p50, wall ms";
-    let [of_a, of_both] =
+    let [a_figures, both_figures] =
         [json!([{ "a": 2.0 }, { "a": 9.0 }, { "a": 4.0 }]), json!([{ "a": 4.0, "b": 80.0 }])];
     let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap_or_default();
 
     // A small world: its figures are shown without the bar, which is defined for another world.
-    write(folder, "a.json", &measured(0.02, &json!({ p50: of_a, "of nobody's": [{ "a": 1.0 }] })));
-    let Some(made) = plots(&words) else { return };
-    assert!(made.status.success(), "{}", said(&made));
+    write(
+        folder,
+        "a.json",
+        &measured(0.02, &json!({ p50: a_figures, "of nobody's": [{ "a": 1.0 }] })),
+    );
+    let Some(made) = plots(&arguments) else { return };
+    assert!(made.status.success(), "{}", errors(&made));
     let latency = read("figures/latency.svg");
     assert!(latency.contains(">4 ms<") && !latency.contains("class=\"bar\""), "{latency}");
     assert!(
@@ -70,16 +74,16 @@ fn plot_has_only_measured_rows_and_bars_of_the_same_world() {
 
     // A later file from the world of the bar: the figure exceeds the bar, which is stated in words
     // and shown as a line.
-    write(folder, "b.json", &measured(1.0, &json!({ p50: of_both })));
-    let check = [words[0], words[1], "--check"];
+    write(folder, "b.json", &measured(1.0, &json!({ p50: both_figures })));
+    let check = [arguments[0], arguments[1], "--check"];
     let checked = plots(&check).expect("as before");
     assert_eq!(checked.status.code(), Some(1), "the committed files are outdated");
     assert!(
-        said(&checked).contains("latency.svg isn't what benches/plots makes"),
+        errors(&checked).contains("latency.svg isn't what benches/plots makes"),
         "{}",
-        said(&checked)
+        errors(&checked)
     );
-    assert!(plots(&words).expect("as before").status.success());
+    assert!(plots(&arguments).expect("as before").status.success());
     assert!(
         read("figures/latency.svg").contains("4 ms of 3 ms, over"),
         "{}",
@@ -94,13 +98,13 @@ fn plot_has_only_measured_rows_and_bars_of_the_same_world() {
 
     // A plot without measured rows is deleted.
     write(folder, "b.json", &measured(1.0, &json!({})));
-    assert!(plots(&words).expect("as before").status.success());
+    assert!(plots(&arguments).expect("as before").status.success());
     assert_eq!(read("figures/beside.svg"), "");
     write(folder, "b.json", &json!(["no", "figures"]));
-    let refused = plots(&words).expect("as before");
+    let refused = plots(&arguments).expect("as before");
     assert!(
-        !refused.status.success() && said(&refused).contains("b.json was not written by"),
+        !refused.status.success() && errors(&refused).contains("b.json was not written by"),
         "{}",
-        said(&refused)
+        errors(&refused)
     );
 }

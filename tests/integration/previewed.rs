@@ -12,21 +12,21 @@ use strait_xds::resource::ResourceType;
 use strait_xds_client::XdsClient;
 
 /// Encoded resources by type and name.
-type Held = BTreeMap<(ResourceType, String), Vec<u8>>;
+type Resources = BTreeMap<(ResourceType, String), Vec<u8>>;
 /// Differences, as `+ cds NAME`.
-type Otherwise = Vec<String>;
+type Differences = Vec<String>;
 
-fn held(client: &XdsClient) -> Held {
+fn all_resources(client: &XdsClient) -> Resources {
     let contents = client.held();
-    let of = |kind: ResourceType| {
+    let by_kind = |kind: ResourceType| {
         let names: Vec<String> = contents.names(kind).map(str::to_owned).collect();
         let body = |name: &String| contents.body(kind, name).expect("a stored body").to_vec();
         names.into_iter().map(|name| ((kind, name.clone()), body(&name))).collect::<Vec<_>>()
     };
-    ResourceType::ALL.into_iter().flat_map(of).collect()
+    ResourceType::ALL.into_iter().flat_map(by_kind).collect()
 }
 
-fn otherwise(before: &Held, now: &Held) -> Otherwise {
+fn differences(before: &Resources, now: &Resources) -> Differences {
     let line = |sign: &str, (kind, name): &(ResourceType, String)| {
         format!("{sign} {} {name}", kind.short())
     };
@@ -43,7 +43,7 @@ fn otherwise(before: &Held, now: &Held) -> Otherwise {
 }
 
 /// Returns the differences of a proxy in a preview.
-fn told(answer: &Value, proxy: &Proxy) -> Otherwise {
+fn previewed(answer: &Value, proxy: &Proxy) -> Differences {
     let id = json!(proxy.id());
     let groups = answer["affected"].as_array().expect("groups").iter();
     let mut own = groups.filter(|group| {
@@ -52,9 +52,9 @@ fn told(answer: &Value, proxy: &Proxy) -> Otherwise {
     let Some(group) = own.next() else { return Vec::new() };
     assert!(own.next().is_none(), "one entry per proxy: {answer}");
     let mut lines = Vec::new();
-    for (kind, one) in group["types"].as_object().expect("types") {
+    for (kind, type_rows) in group["types"].as_object().expect("types") {
         for (sign, field) in [("+", "added"), ("~", "changed"), ("-", "removed")] {
-            let rows = one[field].as_array().expect("rows").iter();
+            let rows = type_rows[field].as_array().expect("rows").iter();
             lines.extend(rows.map(|row| {
                 let name = row.get("name").unwrap_or(row).as_str().expect("a name");
                 format!("{sign} {kind} {name}")
@@ -77,7 +77,7 @@ fn object(kind: &str, name: &str, spec: Value) -> Value {
     })
 }
 
-async fn asked(server: &Server, arguments: &[&str]) -> (Option<i32>, Value) {
+async fn run_diff(server: &Server, arguments: &[&str]) -> (Option<i32>, Value) {
     let arguments = [&["diff", "-o", "json"], arguments].concat();
     let output = server.strait(&arguments).await;
     let answer = serde_json::from_slice(&output.stdout);
@@ -148,30 +148,31 @@ async fn preview_equals_the_resources_sent() {
     let mut sums = BTreeMap::<String, usize>::new();
     for (kind, name, spec) in steps {
         let file = format!("{kind}-{name}");
-        let before: Vec<Held> = clients.iter().map(held).collect();
+        let before: Vec<Resources> = clients.iter().map(all_resources).collect();
         let (code, answer) = match &spec {
             Some(spec) => {
                 let folder = tempfile::tempdir().expect("a folder");
                 let path = folder.path().join("new.json");
                 let text = object(kind, name, spec.clone()).to_string();
                 std::fs::write(&path, text).expect("written");
-                asked(&server, &["-f", path.to_str().expect("UTF-8")]).await
+                run_diff(&server, &["-f", path.to_str().expect("UTF-8")]).await
             }
-            None => asked(&server, &["--delete", &format!("{kind}/shop/{name}")]).await,
+            None => run_diff(&server, &["--delete", &format!("{kind}/shop/{name}")]).await,
         };
         assert_eq!(code, Some(0), "{answer}");
         if (kind, spec.is_none()) == ("DestinationRule", true) {
             let reason = &answer["objects"][0]["reasons"][0];
-            let said = "v1 no longer exists, and VirtualService shop/web still routes to it: proxies keep it for at most 30 s";
-            let is_said = reason["text"].as_str().is_some_and(|text| text.starts_with(said));
-            assert!(is_said && reason["code"] == "STR1044", "{answer}");
+            let fact = "v1 no longer exists, and VirtualService shop/web still routes to it: proxies keep it for at most 30 s";
+            let is_reported = reason["text"].as_str().is_some_and(|text| text.starts_with(fact));
+            assert!(is_reported && reason["code"] == "STR1044", "{answer}");
         }
-        let expected: Vec<Otherwise> = proxies.iter().map(|one| told(&answer, one)).collect();
+        let expected: Vec<Differences> =
+            proxies.iter().map(|one| previewed(&answer, one)).collect();
         assert!(expected.iter().any(|one| !one.is_empty()), "{kind} {name}: {answer}");
         let untold = expected.iter().filter(|one| one.is_empty()).count();
         assert_eq!(answer["unaffected"], untold, "{answer}");
         for (client, before) in clients.iter().zip(&before) {
-            let sent = otherwise(before, &held(client));
+            let sent = differences(before, &all_resources(client));
             assert!(sent.is_empty(), "{kind} {name}: sent too early: {sent:?}");
         }
         match &spec {
@@ -181,8 +182,8 @@ async fn preview_equals_the_resources_sent() {
         // A subset that is removed while routes use it is removed half a minute later.
         wait_until(2 * SOON, async || {
             let all = clients.iter().zip(&before);
-            let found: Vec<Otherwise> =
-                all.map(|(client, before)| otherwise(before, &held(client))).collect();
+            let found: Vec<Differences> =
+                all.map(|(client, before)| differences(before, &all_resources(client))).collect();
             holds(
                 found == expected,
                 format!("{kind} {name}: announced {expected:#?}, sent {found:#?}"),
@@ -218,8 +219,9 @@ async fn diff_shows_resources_and_problems() {
         (output.status.code(), text(&output))
     };
     let rules = |host: &str| json!({ "hosts": ["web"], "http": [{ "timeout": "3s", "route": [{ "destination": { "host": host } }] }] });
-    let (code, told) = shown(&[object("VirtualService", "web", rules("web"))], &["--show"]).await;
-    assert_eq!(code, Some(0), "{told}");
+    let (code, printed) =
+        shown(&[object("VirtualService", "web", rules("web"))], &["--show"]).await;
+    assert_eq!(code, Some(0), "{printed}");
     for part in [
         "VirtualService shop/web is new: in force",
         "client.shop-1@east would be sent",
@@ -228,27 +230,27 @@ async fn diff_shows_resources_and_problems() {
         "\"3s\"",
         "1 proxy would receive changes, 0 would not",
     ] {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(printed.contains(part), "{part}: {printed}");
     }
     let entry = json!({ "hosts": ["db.example"], "ports": [{ "number": 80, "name": "http" }], "resolution": "DNS" });
     let all =
         [object("VirtualService", "web", rules("absent")), object("ServiceEntry", "db", entry)];
-    let (code, told) = shown(&all, &[]).await;
-    assert_eq!(code, Some(2), "{told}");
+    let (code, printed) = shown(&all, &[]).await;
+    assert_eq!(code, Some(2), "{printed}");
     for part in [
         "VirtualService shop/web is new: partly",
         "STR1041 spec.http[0].route[0].destination: ",
         "ServiceEntry shop/db is left out",
     ] {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(printed.contains(part), "{part}: {printed}");
     }
-    let (code, told) = shown(&[object("VirtualService", "web", json!("none"))], &[]).await;
-    assert_eq!(code, Some(2), "{told}");
+    let (code, printed) = shown(&[object("VirtualService", "web", json!("none"))], &[]).await;
+    assert_eq!(code, Some(2), "{printed}");
     assert!(
-        told.contains("is new: refused") && told.contains("of 1 proxy would not change"),
-        "{told}"
+        printed.contains("is new: refused") && printed.contains("of 1 proxy would not change"),
+        "{printed}"
     );
-    for (arguments, expected, words) in [
+    for (arguments, expected, part) in [
         (&["diff"][..], 64, "--at <TIME|VERSION>|--file <FILE>"),
         (&["diff", "--delete", "web"], 64, "is not KIND/NAMESPACE/NAME"),
         (&["diff", "--delete", "Sidecar/shop/web"], 1, "there is no Sidecar shop/web"),
@@ -256,9 +258,9 @@ async fn diff_shows_resources_and_problems() {
         (&["diff", "-f", file, "--proxy", "nobody.shop"], 1, "no proxy \"nobody.shop\""),
     ] {
         let output = server.strait(arguments).await;
-        let told = text(&output);
-        assert_eq!(output.status.code(), Some(expected), "{told}");
-        assert!(told.contains(words), "{words}: {told}");
+        let printed = text(&output);
+        assert_eq!(output.status.code(), Some(expected), "{printed}");
+        assert!(printed.contains(part), "{part}: {printed}");
     }
 }
 
@@ -312,7 +314,7 @@ spec:
     - shop/web.shop.svc.cluster.local
 ";
     assert_eq!(printed.replace(['"', '\''], ""), expected);
-    let told = String::from_utf8(output.stderr).expect("UTF-8");
+    let notes = String::from_utf8(output.stderr).expect("UTF-8");
     for part in [
         "the proxy of other has ",
         " % fewer bytes",
@@ -320,7 +322,7 @@ spec:
         "not defined in the mesh: elsewhere.example;",
         "ignored 1 line of the logs in an unknown format",
     ] {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(notes.contains(part), "{part}: {notes}");
     }
 
     // The suggested scope is valid, and with it the proxy receives exactly the services that it
@@ -331,22 +333,22 @@ spec:
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     std::fs::copy(&file, setup.path("config").join("scope.yaml")).expect("copied");
     wait_until(SOON, async || {
-        let held = client.held();
+        let contents = client.held();
         let names: Vec<&str> =
-            held.names(ResourceType::Endpoint).filter(|name| name.contains(".shop.")).collect();
+            contents.names(ResourceType::Endpoint).filter(|name| name.contains(".shop.")).collect();
         let expected = [outbound("pay"), outbound("web")];
         holds(names == expected, &names)
     })
     .await;
 
-    for (namespace, code, told) in [
+    for (namespace, code, message) in [
         ("nowhere", 1, "namespace nowhere is unknown; known namespaces: "),
         ("No.Namespace", 64, "is not a valid name of a namespace"),
     ] {
-        let asked = ["scope", "suggest", namespace, "--from-log", &path("log")];
-        let output = server.strait(&asked).await;
+        let arguments = ["scope", "suggest", namespace, "--from-log", &path("log")];
+        let output = server.strait(&arguments).await;
         assert_eq!(output.status.code(), Some(code), "{}", text(&output));
-        assert!(text(&output).contains(told), "{}", text(&output));
+        assert!(text(&output).contains(message), "{}", text(&output));
     }
     std::fs::write(path("log"), line("00:10:00", "other.other", "inbound|8080||"))
         .expect("written");

@@ -16,7 +16,7 @@ use super::mesh::{Member, SYSTEM, Server, Setup, text};
 use strait_identity::mesh_client::MeshClientRequest;
 
 /// Requests a probe identity with this token. Returns the response.
-async fn ask(server: &Server, token: &str, body: &Value) -> (StatusCode, Value) {
+async fn request_identity(server: &Server, token: &str, body: &Value) -> (StatusCode, Value) {
     let request = Request::post(format!("http://{}/api/probe-identity", server.bound.admin))
         .header(header::AUTHORIZATION, format!("Bearer {token}"))
         .body(Full::new(Bytes::from(body.to_string())))
@@ -45,22 +45,25 @@ async fn check_traffic_uses_an_identity_from_the_control_plane() {
     setup.join(&[&east]);
     let server = setup.start_ready().await;
     server.cluster_in("east", "live").await;
-    let asked = server.strait(&["check", "--traffic", "--to", "east"]).await;
-    assert_eq!(asked.status.code(), Some(2), "{}", text(&asked));
-    assert!(text(&asked).contains("network n1 has no gateway"), "{}", text(&asked));
+    let output = server.strait(&["check", "--traffic", "--to", "east"]).await;
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+    assert!(text(&output).contains("network n1 has no gateway"), "{}", text(&output));
 
     // Checks the identity and its lifetime, and that it chains to the roots of workloads.
     let request = MeshClientRequest::new().expect("a key");
     let body = json!({ "csr": request.csr });
-    let (status, given) = ask(&server, &admin_token(&server), &body).await;
+    let (status, given) = request_identity(&server, &admin_token(&server), &body).await;
     assert_eq!(status, StatusCode::OK, "{given}");
     let expected = "spiffe://cluster.local/ns/strait-system/sa/strait-probe";
     assert_eq!(given["identity"], expected);
     let part = |name: &str| given[name].as_str().expect("text").to_owned();
     let ends: jiff::Timestamp = part("expires").parse().expect("a time");
-    let left =
+    let remaining =
         SystemTime::from(ends).duration_since(SystemTime::now()).expect("the gateway is pending");
-    assert!((Duration::from_secs(500)..=Duration::from_secs(600)).contains(&left), "{left:?}");
+    assert!(
+        (Duration::from_secs(500)..=Duration::from_secs(600)).contains(&remaining),
+        "{remaining:?}"
+    );
     let chain: Vec<CertificateDer<'static>> =
         CertificateDer::pem_slice_iter(part("certChain").as_bytes())
             .map(|one| one.expect("PEM"))
@@ -77,12 +80,16 @@ async fn check_traffic_uses_an_identity_from_the_control_plane() {
 
     // Other tokens are rejected, and the request must contain only a key.
     for token in ["token-of-those-who-read", "x", ""] {
-        assert_eq!(ask(&server, token, &body).await.0, StatusCode::UNAUTHORIZED, "{token:?}");
+        assert_eq!(
+            request_identity(&server, token, &body).await.0,
+            StatusCode::UNAUTHORIZED,
+            "{token:?}"
+        );
     }
     let named = json!({ "csr": request.csr, "serviceAccount": "admin" });
     for wrong in [json!({}), json!({ "csr": "x" }), named] {
-        let (status, said) = ask(&server, &admin_token(&server), &wrong).await;
-        assert_eq!(status, StatusCode::BAD_REQUEST, "{wrong}: {said}");
+        let (status, response) = request_identity(&server, &admin_token(&server), &wrong).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{wrong}: {response}");
     }
     let readers = ["check", "--traffic", "--token-file", &reader.display().to_string()];
     let refused = server.strait(&readers).await;

@@ -127,7 +127,7 @@ async fn relays_until(server: &Server, count: usize) -> Value {
 #[tokio::test]
 async fn relayed_member_gives_the_same_mesh_as_a_direct_one() {
     let (east, west) = east_and_west().await;
-    let of_mesh = async |server: &Server| {
+    let mesh_state = async |server: &Server| {
         server.cluster_in("west", "live").await;
         let endpoints = "/debug/endpoints?hostname=web.shop.svc.cluster.local";
         let mut all = Vec::new();
@@ -141,7 +141,7 @@ async fn relayed_member_gives_the_same_mesh_as_a_direct_one() {
     let server = direct.start_ready().await;
     let client = server.connect(&direct, &Proxy::sidecar("east")).await;
     web_until(&client, 2).await;
-    let expected = of_mesh(&server).await;
+    let expected = mesh_state(&server).await;
 
     let relayed = with_invitation(&east);
     let server = relayed.start().await;
@@ -149,7 +149,7 @@ async fn relayed_member_gives_the_same_mesh_as_a_direct_one() {
     server.ready().await;
     let client = server.connect(&relayed, &Proxy::sidecar("east")).await;
     web_until(&client, 2).await;
-    assert_eq!(of_mesh(&server).await, expected);
+    assert_eq!(mesh_state(&server).await, expected);
 
     // Changes arrive as well.
     west.serve("web", &["10.0.0.1", "10.0.0.3", "10.0.0.4"]);
@@ -225,7 +225,7 @@ async fn balanced(ports: [u16; 2], tasks: &Supervisor) -> u16 {
 async fn relay_connects_to_both_replicas_behind_one_address() {
     let (east, west) = east_and_west().await;
     let setup = with_invitation(&east);
-    let [one, two] = [free_port(), free_port()];
+    let [first_port, second_port] = [free_port(), free_port()];
     let replica = async |name: &str, own: u16, other: u16| {
         let mut arguments = setup.arguments_on(&setup.path(name));
         let at = arguments.iter().position(|one| one == "--xds-address").expect("it is given");
@@ -234,9 +234,12 @@ async fn relay_connects_to_both_replicas_behind_one_address() {
         arguments.extend(["--peers".into(), format!("127.0.0.1:{other}")]);
         setup.start_as(arguments).await
     };
-    let replicas = [replica("strait-a", one, two).await, replica("strait-b", two, one).await];
+    let replicas = [
+        replica("strait-a", first_port, second_port).await,
+        replica("strait-b", second_port, first_port).await,
+    ];
     let tasks = Supervisor::new();
-    let port = balanced([one, two], &tasks).await;
+    let port = balanced([first_port, second_port], &tasks).await;
     let _relay = start_relay_to(&setup, port, &west, ("relay-a", "relay-state")).await;
     for server in &replicas {
         server.cluster_in("west", "live").await;
@@ -247,7 +250,7 @@ async fn relay_connects_to_both_replicas_behind_one_address() {
 }
 
 /// Returns the UID of a member's namespace `kube-system`.
-fn uid_of(member: &Member) -> String {
+fn kube_system_uid(member: &Member) -> String {
     let namespace = member.api.store().get("Namespace", "", "kube-system").expect("it exists");
     namespace.value()["metadata"]["uid"].as_str().expect("a UID").to_owned()
 }
@@ -305,7 +308,7 @@ async fn invitation_is_used_once_at_all_replicas_and_the_members_secret_is_not_w
     first.cluster_in("west", "live").await;
     second.cluster_until("west", |entry| entry["via"] == "relay").await;
     for server in [&first, &second] {
-        let uid = uid_of(&west);
+        let uid = kube_system_uid(&west);
         let (status, body) = enrol(&setup, server.bound.xds.port(), TOKEN, &uid).await;
         assert_eq!((status, &body["error"]["code"]), (401, &json!("STR0343")), "{body}");
     }
@@ -332,7 +335,7 @@ async fn second_relay_takes_over_without_a_list() {
 }
 
 #[tokio::test]
-async fn member_without_its_relay_keeps_its_endpoints_and_says_why_it_is_stale() {
+async fn member_without_its_relay_keeps_its_endpoints_and_reports_why_it_is_stale() {
     let (east, west) = east_and_west().await;
     let setup = with_invitation(&east);
     let server = setup.start().await;
@@ -369,11 +372,11 @@ async fn expired_or_used_invitation_enrols_no_relay() {
     setup.put("west", &invitation(TOKEN, Duration::from_secs(0), 1));
     let server = setup.start().await;
     let _relay = start_relay(&setup, &server, &west, "relay-a").await;
-    let is_said = |entry: &Value| {
+    let is_reported = |entry: &Value| {
         entry["reason"]
             .as_str()
             .is_some_and(|reason| reason.contains("no relay of west has connected yet"))
     };
-    server.cluster_until("west", is_said).await;
+    server.cluster_until("west", is_reported).await;
     assert_eq!(server.admin.json("/debug/relays").await, json!([]));
 }

@@ -69,21 +69,26 @@ async fn replicas_serve_the_same_and_a_moving_proxy_receives_only_changes() {
     let Replicas { setup, hub, west, first, second } = Replicas::start().await;
     let proxy = Proxy::sidecar("hub");
     for form in [ProtocolForm::Delta, ProtocolForm::Sotw] {
-        let mut held = Vec::new();
+        let mut received = Vec::new();
         for server in [&first, &second] {
             let client = server.open(&setup, &proxy, from_nothing(form)).await.expect("let in");
-            held.push(settled(server, &client).await);
+            received.push(settled(server, &client).await);
         }
         for kind in ResourceType::ALL {
-            let [one, other] = [0, 1].map(|at: usize| {
-                let names: Vec<_> = held[at].names(kind).map(str::to_owned).collect();
+            let [from_first, from_second] = [0, 1].map(|at: usize| {
+                let names: Vec<_> = received[at].names(kind).map(str::to_owned).collect();
                 let bodies: Vec<_> = names
                     .iter()
-                    .map(|name| held[at].body(kind, name).map(<[u8]>::to_vec))
+                    .map(|name| received[at].body(kind, name).map(<[u8]>::to_vec))
                     .collect();
-                (names, bodies, held[at].versions(kind), held[at].type_versions.get(&kind).cloned())
+                (
+                    names,
+                    bodies,
+                    received[at].versions(kind),
+                    received[at].type_versions.get(&kind).cloned(),
+                )
             });
-            assert_eq!(one, other, "{form:?} {kind:?}");
+            assert_eq!(from_first, from_second, "{form:?} {kind:?}");
         }
     }
 
@@ -139,8 +144,9 @@ async fn one_replica_writes_each_object_once_and_hands_over_when_it_ends() {
     assert!(began.elapsed() < Duration::from_secs(14), "before the Lease would have expired");
     written(&["four", "five", "six"]).await;
     for member in [&hub, &west] {
-        let writes = member.api.requests(|one| {
-            one.resource == "configmaps" && ["create", "update", "patch"].contains(&one.verb)
+        let writes = member.api.requests(|request| {
+            request.resource == "configmaps"
+                && ["create", "update", "patch"].contains(&request.verb)
         });
         let mut paths: Vec<_> = writes.iter().map(|one| (one.verb, one.path.clone())).collect();
         paths.sort();
@@ -162,7 +168,7 @@ fn route(timeout: &str) -> Value {
 }
 
 /// Waits for a state of the hold that passes, and returns it.
-async fn held_until(server: &Server, test: impl Fn(&Value) -> bool) -> Value {
+async fn hold_state_until(server: &Server, test: impl Fn(&Value) -> bool) -> Value {
     wait_until(SOON, async || {
         let state = server.admin.json("/debug/hold").await;
         holds(test(&state), &state).map(|()| state)
@@ -170,9 +176,9 @@ async fn held_until(server: &Server, test: impl Fn(&Value) -> bool) -> Value {
     .await
 }
 
-async fn history(server: &Server, words: &[&str]) -> String {
-    let output = server.strait(&[&["history"][..], words, &["--yes"]].concat()).await;
-    assert_eq!(output.status.code(), Some(0), "{words:?}: {}", text(&output));
+async fn history(server: &Server, arguments: &[&str]) -> String {
+    let output = server.strait(&[&["history"][..], arguments, &["--yes"]].concat()).await;
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output));
     text(&output)
 }
 
@@ -183,24 +189,24 @@ async fn hold_applies_to_all_replicas_including_later_ones() {
     hub.apply(route("1s"));
     let is_in_force = |one: &Value| one["inForce"] == true && one["objects"] == 1;
     for server in [&first, &second] {
-        let known = |state: &Value| {
-            let kept = state["configurations"].as_array();
-            kept.is_some_and(|kept| kept.iter().any(is_in_force))
+        let has_active = |state: &Value| {
+            let configurations = state["configurations"].as_array();
+            configurations.is_some_and(|configurations| configurations.iter().any(is_in_force))
         };
-        held_until(server, known).await;
+        hold_state_until(server, has_active).await;
     }
     // One replica receives the hold. A bad change is then waiting in both.
-    let told = history(&first, &["pin", "--by", "alice", "--reason", "5xx since noon"]).await;
-    assert!(told.contains("All replicas hold it."), "{told}");
+    let printed = history(&first, &["pin", "--by", "alice", "--reason", "5xx since noon"]).await;
+    assert!(printed.contains("All replicas hold it."), "{printed}");
     hub.apply(route("9s"));
-    let mut seen = Vec::new();
+    let mut observed = Vec::new();
     for server in [&first, &second] {
-        let state = held_until(server, |state| state["waiting"]["count"] == 1).await;
+        let state = hold_state_until(server, |state| state["waiting"]["count"] == 1).await;
         let [id, since, by] =
             ["configuration", "since", "by"].map(|key| state["held"][key].clone());
-        seen.push((id, since, by));
+        observed.push((id, since, by));
     }
-    assert_eq!(seen[0], seen[1], "both replicas hold the same configuration");
+    assert_eq!(observed[0], observed[1], "both replicas hold the same configuration");
     // A replica without a disk, and a replica that was down, apply the hold from their first
     // response on.
     second.shut_down().await;
@@ -208,20 +214,20 @@ async fn hold_applies_to_all_replicas_including_later_ones() {
     let [second, third] = [start("state-2").await, start("state-3").await];
     for server in [&second, &third] {
         let state = server.admin.json("/debug/hold").await;
-        assert_eq!(state["held"]["configuration"], seen[0].0, "{state}");
+        assert_eq!(state["held"]["configuration"], observed[0].0, "{state}");
     }
     // Any of them may release it. A replica that is down meanwhile learns of the release when it
     // returns.
     second.shut_down().await;
-    let told = history(&third, &["release"]).await;
-    assert!(told.contains("The current objects would take effect again"), "{told}");
-    held_until(&first, |state| state["held"].is_null()).await;
+    let printed = history(&third, &["release"]).await;
+    assert!(printed.contains("The current objects would take effect again"), "{printed}");
+    hold_state_until(&first, |state| state["held"].is_null()).await;
     let second = start("state-2").await;
-    held_until(&second, |state| state["held"].is_null()).await;
+    hold_state_until(&second, |state| state["held"].is_null()).await;
 
     // A deleted or damaged Secret releases nothing; an unreadable hold is reported.
     history(&first, &["pin", "--by", "bob"]).await;
-    held_until(&third, |state| state["held"]["by"] == "bob").await;
+    hold_state_until(&third, |state| state["held"]["by"] == "bob").await;
     hub.api.store().delete("Secret", SYSTEM, "strait-hold").expect("it is there");
     wait_until(SOON, async || {
         let there = hub.api.store().get("Secret", SYSTEM, "strait-hold");
@@ -229,7 +235,7 @@ async fn hold_applies_to_all_replicas_including_later_ones() {
     })
     .await;
     for server in [&first, &second, &third] {
-        held_until(server, |state| state["held"]["by"] == "bob").await;
+        hold_state_until(server, |state| state["held"]["by"] == "bob").await;
     }
     for server in [first, second, third] {
         server.shut_down().await;
@@ -263,7 +269,7 @@ async fn rollout_stopped_by_one_replica_stops_on_all() {
     for server in [&first, &second] {
         runs(server, false).await;
         // The rolled out change is waiting as well: only the hold shows that it was stopped here.
-        let state = held_until(server, |state| state["held"].is_object()).await;
+        let state = hold_state_until(server, |state| state["held"].is_object()).await;
         assert!(
             state["held"]["reason"].as_str().is_some_and(|why| why.contains("too slow")),
             "{state}"
@@ -279,18 +285,18 @@ async fn rollout_stopped_by_one_replica_stops_on_all() {
 async fn replica_without_rights_holds_alone_and_reports_it() {
     let Replicas { setup: _setup, hub, west: _west, first, second } = Replicas::start().await;
     hub.api.fault(Fault::ReadOnly);
-    let told = history(&first, &["pin"]).await;
+    let printed = history(&first, &["pin"]).await;
     assert!(
-        told.contains("Other replicas may not hold it: Secret strait-system/strait-hold"),
-        "{told}"
+        printed.contains("Other replicas may not hold it: Secret strait-system/strait-hold"),
+        "{printed}"
     );
     let checked = first.strait(&["check", "mesh"]).await;
     assert_eq!(checked.status.code(), Some(2), "{}", text(&checked));
     assert!(text(&checked).contains("STR1093"), "{}", text(&checked));
     assert!(second.admin.json("/debug/hold").await["held"].is_null());
     hub.api.heal();
-    held_until(&second, |state| !state["held"].is_null()).await;
-    held_until(&first, |state| state["replicas"]["state"] == "all").await;
+    hold_state_until(&second, |state| !state["held"].is_null()).await;
+    hold_state_until(&first, |state| state["replicas"]["state"] == "all").await;
     for server in [first, second] {
         server.shut_down().await;
     }
@@ -352,8 +358,8 @@ async fn an_envoy_with_both_addresses_moves_and_receives_almost_nothing() {
             let shown = server.admin.json("/debug/proxies").await;
             let types = shown[0]["types"].as_object().cloned().unwrap_or_default();
             let acked = |kind: &str| {
-                types.get(kind).is_some_and(|one: &Value| {
-                    one["sent"].is_string() && one["sent"] == one["acked"]
+                types.get(kind).is_some_and(|status: &Value| {
+                    status["sent"].is_string() && status["sent"] == status["acked"]
                 })
             };
             let all = ["cds", "eds", "lds", "rds"].iter().all(|kind| acked(kind));
@@ -370,13 +376,13 @@ async fn an_envoy_with_both_addresses_moves_and_receives_almost_nothing() {
     })
     .await;
     let received = "cluster.strait.upstream_cx_rx_bytes_total";
-    let (bytes, known) = (stat(&stats, received).await, stat(&stats, clusters).await);
+    let (bytes, cluster_count) = (stat(&stats, received).await, stat(&stats, clusters).await);
     assert!(bytes > 20_000.0, "a mesh worth the name: {bytes}");
     first.shut_down().await;
     on(&second).await;
     let more = stat(&stats, received).await - bytes;
     assert!(more < 10_000.0, "{more} bytes were sent to a proxy that had everything");
-    assert_eq!(stat(&stats, clusters).await, known);
+    assert_eq!(stat(&stats, clusters).await, cluster_count);
     for changed in ["cluster_manager.cluster_modified", "listener_manager.listener_modified"] {
         assert_eq!(stat(&stats, changed).await, 0.0, "{changed}");
     }
@@ -437,7 +443,7 @@ async fn whole_response(server: &Server, path: &str) -> String {
 }
 
 /// Returns the keys of the rows of `/debug/proxies`, without their numbers.
-async fn proxies_of(server: &Server, query: &str) -> Vec<String> {
+async fn listed_proxies(server: &Server, query: &str) -> Vec<String> {
     let rows = server.admin.json(&format!("/debug/proxies{query}")).await;
     let key = |row: &Value| {
         let key = row["key"].as_str().unwrap_or_default();
@@ -461,10 +467,10 @@ async fn replicas_answer_as_one_and_name_the_one_that_is_missing() {
     east.serve("web", &["10.0.0.1"]);
     let setup = Setup::new();
     setup.join(&[&east]);
-    let [one, two] = [free_port(), free_port()];
+    let [first_port, second_port] = [free_port(), free_port()];
     // Each replica has the same list, which contains itself.
-    let first = start_peer(&setup, "strait-a", one, &[one, two]).await;
-    let second = start_peer(&setup, "strait-b", two, &[one, two]).await;
+    let first = start_peer(&setup, "strait-a", first_port, &[first_port, second_port]).await;
+    let second = start_peer(&setup, "strait-b", second_port, &[first_port, second_port]).await;
     for server in [&first, &second] {
         server.cluster_in("east", "live").await;
     }
@@ -489,7 +495,7 @@ async fn replicas_answer_as_one_and_name_the_one_that_is_missing() {
     let there = second.connect(&setup, &pod("web-5f6c7d-bbbbb")).await;
     for server in [&first, &second] {
         wait_until(SOON, async || {
-            let found = proxies_of(server, "").await;
+            let found = listed_proxies(server, "").await;
             let expected = ["cart-7d4b9c-aaaaa/strait-a", "web-5f6c7d-bbbbb/strait-b"];
             holds(found == expected, found)
         })
@@ -498,8 +504,8 @@ async fn replicas_answer_as_one_and_name_the_one_that_is_missing() {
         assert_eq!(summary["proxies"]["connected"], 2, "{summary}");
         assert!(summary.get("missingReplicas").is_none(), "{summary}");
     }
-    assert_eq!(proxies_of(&first, "?replica=strait-a").await.len(), 1);
-    assert_eq!(proxies_of(&first, "?replica=strait-b").await.len(), 1);
+    assert_eq!(listed_proxies(&first, "?replica=strait-a").await.len(), 1);
+    assert_eq!(listed_proxies(&first, "?replica=strait-b").await.len(), 1);
     let (status, refusal) = first.admin.text("/debug/proxies?replica=strait-c").await;
     assert_eq!(status, 404);
     assert!(refusal.contains("the replicas are strait-a, strait-b"), "{refusal}");
@@ -513,7 +519,7 @@ async fn replicas_answer_as_one_and_name_the_one_that_is_missing() {
     }
     let (status, refusal) = first.admin.text("/debug/config_dump?proxy=we.pay").await;
     assert_eq!(status, 404, "{refusal}");
-    for (server, words) in [
+    for (server, arguments) in [
         (&first, vec!["explain", "deploy/web.shop", "web.shop"]),
         (&second, vec!["explain", "cart-7d", "web.shop"]),
         (&first, vec!["proxy", "get", "web-5f"]),
@@ -521,15 +527,15 @@ async fn replicas_answer_as_one_and_name_the_one_that_is_missing() {
         (&second, vec!["explain", "route", "cart-7d", "GET", "http://web.shop"]),
         (&second, vec!["explain", "policy", "cart-7d"]),
     ] {
-        let output = server.strait(&words).await;
-        assert_eq!(output.status.code(), Some(0), "{words:?}: {}", text(&output));
-        assert!(output.stderr.is_empty(), "{words:?}: {}", text(&output));
+        let output = server.strait(&arguments).await;
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output));
+        assert!(output.stderr.is_empty(), "{arguments:?}: {}", text(&output));
     }
 
     // A proxy that moves appears once, also while its previous stream is still open.
     let moved = first.connect(&setup, &pod("web-5f6c7d-bbbbb")).await;
     wait_until(SOON, async || {
-        let found = proxies_of(&second, "").await;
+        let found = listed_proxies(&second, "").await;
         let expected = ["cart-7d4b9c-aaaaa/strait-a", "web-5f6c7d-bbbbb/strait-a"];
         holds(found == expected, found)
     })
@@ -541,10 +547,10 @@ async fn replicas_answer_as_one_and_name_the_one_that_is_missing() {
     assert!(events.contains("\"missingReplicas\": [\n    \"strait-b\"\n  ]"), "{events}");
     let listed = first.strait(&["proxy", "list", "-o", "name"]).await;
     assert_eq!(listed.status.code(), Some(0), "{}", text(&listed));
-    let told = String::from_utf8_lossy(&listed.stderr).into_owned();
+    let errors = String::from_utf8_lossy(&listed.stderr).into_owned();
     let expected =
         "STR0811: replica strait-b and the proxies that are connected to it are missing: ";
-    assert!(told.contains(expected) && told.contains("refused"), "{told}");
+    assert!(errors.contains(expected) && errors.contains("refused"), "{errors}");
     let status = first.strait(&["status", "-o", "json"]).await;
     let whole: Value = serde_json::from_slice(&status.stdout).expect("JSON");
     assert_eq!(whole["missingReplicas"], json!(["strait-b"]), "{whole}");
@@ -557,10 +563,10 @@ async fn replicas_answer_as_one_and_name_the_one_that_is_missing() {
 #[tokio::test]
 async fn only_replicas_with_the_same_ca_answer_each_other() {
     let (setup, other) = (Setup::new(), Setup::new());
-    let [one, two] = [free_port(), free_port()];
-    let first = start_peer(&setup, "strait-a", one, &[two]).await;
-    let stranger = start_peer(&other, "strait-b", two, &[one]).await;
-    for (server, port) in [(&first, two), (&stranger, one)] {
+    let [first_port, second_port] = [free_port(), free_port()];
+    let first = start_peer(&setup, "strait-a", first_port, &[second_port]).await;
+    let stranger = start_peer(&other, "strait-b", second_port, &[first_port]).await;
+    for (server, port) in [(&first, second_port), (&stranger, first_port)] {
         let found = server.admin.json("/debug/replicas").await;
         assert_eq!(found["missingReplicas"], json!([format!("127.0.0.1:{port}")]), "{found}");
     }
@@ -568,10 +574,11 @@ async fn only_replicas_with_the_same_ca_answer_each_other() {
     let tls = setup.certificate("shop", "web");
     let mut config = (*tls).clone();
     config.alpn_protocols = vec![b"strait-replica/1".to_vec()];
-    let socket = tokio::net::TcpStream::connect(("127.0.0.1", one)).await.expect("it listens");
+    let socket =
+        tokio::net::TcpStream::connect(("127.0.0.1", first_port)).await.expect("it listens");
     let name = "localhost".try_into().expect("a name");
     let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(config));
-    let asked = async {
+    let exchange = async {
         let mut stream = connector.connect(name, socket).await?;
         tokio::io::AsyncWriteExt::write_all(
             &mut stream,
@@ -582,7 +589,7 @@ async fn only_replicas_with_the_same_ca_answer_each_other() {
         tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut answer).await?;
         Ok::<_, std::io::Error>(answer)
     };
-    let answer = asked.await.unwrap_or_default();
+    let answer = exchange.await.unwrap_or_default();
     assert!(answer.is_empty(), "{}", String::from_utf8_lossy(&answer));
     first.shut_down().await;
     stranger.shut_down().await;
@@ -594,9 +601,9 @@ async fn replica_that_starts_without_state_takes_that_of_a_running_one() {
     east.serve("web", &["10.0.0.1", "10.0.0.2"]);
     let setup = Setup::new();
     setup.join(&[&east]);
-    let [one, two] = [free_port(), free_port()];
-    let first = start_peer(&setup, "strait-a", one, &[two]).await;
-    let known = first.cluster_until("east", |entry| entry["endpoints"] == 2).await;
+    let [first_port, second_port] = [free_port(), free_port()];
+    let first = start_peer(&setup, "strait-a", first_port, &[second_port]).await;
+    let original = first.cluster_until("east", |entry| entry["endpoints"] == 2).await;
     wait_until(SOON, async || {
         let files = std::fs::read_dir(setup.path("strait-a").join("lkg"));
         let names: Vec<_> =
@@ -606,10 +613,10 @@ async fn replica_that_starts_without_state_takes_that_of_a_running_one() {
     })
     .await;
     east.api.stop().await;
-    let second = start_peer(&setup, "strait-b", two, &[one]).await;
+    let second = start_peer(&setup, "strait-b", second_port, &[first_port]).await;
     let entry = second.cluster_in("east", "restored").await;
     let counts = |entry: &Value| (entry["services"].clone(), entry["endpoints"].clone());
-    assert_eq!(counts(&entry), counts(&known), "{entry}");
+    assert_eq!(counts(&entry), counts(&original), "{entry}");
     assert!(entry["lastContact"].is_string(), "{entry}");
     let client = second.connect(&setup, &Proxy::sidecar("east")).await;
     endpoints_until(&client, "web", &[("10.0.0.1:8080", 1), ("10.0.0.2:8080", 1)]).await;

@@ -10,11 +10,11 @@ use strait_xds_client::{ClientContents, Options as ClientOptions, XdsClient};
 /// The resources of each type, without the counters of this stream.
 pub(super) type Bodies = Vec<(String, Vec<u8>)>;
 
-pub(super) fn substance(held: &ClientContents) -> Vec<(ResourceType, Bodies)> {
+pub(super) fn substance(contents: &ClientContents) -> Vec<(ResourceType, Bodies)> {
     let bodies = |kind| {
-        let names = held.names(kind).map(str::to_owned);
+        let names = contents.names(kind).map(str::to_owned);
         names
-            .map(|name| (name.clone(), held.body(kind, &name).unwrap_or_default().to_vec()))
+            .map(|name| (name.clone(), contents.body(kind, &name).unwrap_or_default().to_vec()))
             .collect()
     };
     ResourceType::ALL.into_iter().map(|kind| (kind, bodies(kind))).collect()
@@ -57,17 +57,18 @@ async fn proxy_that_reconnects_with_its_versions_receives_nothing() {
         let first = setup.start_ready().await;
         let client = first.connect(&setup, &proxy).await;
         let before = wait_until(SOON, async || {
-            let held = client.held();
-            let services = held.names(ResourceType::Endpoint).count();
+            let contents = client.held();
+            let services = contents.names(ResourceType::Endpoint).count();
             holds(services >= 3, services)
         });
         before.await;
         // Routes are sent once clusters and their assignments are acknowledged.
         wait_until(SOON, async || {
             let shown = first.admin.json("/debug/proxies").await;
-            let of = |kind: &str| &shown[0]["types"][kind];
-            let is_acked =
-                |kind| of(kind)["sent"].is_string() && of(kind)["sent"] == of(kind)["acked"];
+            let status = |kind: &str| &shown[0]["types"][kind];
+            let is_acked = |kind| {
+                status(kind)["sent"].is_string() && status(kind)["sent"] == status(kind)["acked"]
+            };
             let wanted: &[&str] = match proxy.kind {
                 "sidecar" => &["cds", "eds", "lds", "rds"],
                 _ => &["cds", "eds", "lds"],
@@ -108,8 +109,8 @@ async fn proxy_that_reconnects_with_its_versions_receives_nothing() {
         let key = shown[0]["key"].as_str().expect("a key");
         let dump = second.admin.json(&format!("/debug/config_dump?proxy={key}")).await;
         for kind in ResourceType::ALL {
-            for one in dump[kind.short()].as_array().into_iter().flatten() {
-                assert!(one["resource"].is_object(), "{one}");
+            for row in dump[kind.short()].as_array().into_iter().flatten() {
+                assert!(row["resource"].is_object(), "{row}");
             }
         }
     }
@@ -120,26 +121,26 @@ async fn versions_are_equal_after_a_restart_in_both_variants() {
     let (east, west) = members().await;
     let setup = Setup::new();
     setup.join(&[&east, &west]);
-    let mut seen = Vec::new();
+    let mut snapshots = Vec::new();
     for _ in 0..2 {
         for form in [ProtocolForm::Delta, ProtocolForm::Sotw] {
             let server = setup.start_ready().await;
             let proxy = Proxy::sidecar("east");
             let client = server.open(&setup, &proxy, from_nothing(form)).await.expect("let in");
             endpoints_until(&client, "cart", CART).await;
-            seen.push(quiet(&server, &client).await);
+            snapshots.push(quiet(&server, &client).await);
             drop(client);
             server.shut_down().await;
         }
     }
     let [delta, sotw, delta_again, sotw_again] =
-        <[ClientContents; 4]>::try_from(seen).expect("four");
+        <[ClientContents; 4]>::try_from(snapshots).expect("four");
     assert_eq!(delta.type_versions, delta_again.type_versions);
     assert_eq!(sotw.type_versions, sotw_again.type_versions);
     for kind in ResourceType::ALL {
         assert_eq!(delta.versions(kind), delta_again.versions(kind));
-        let is_asked_for = kind != ResourceType::NameTable;
-        assert_eq!(!delta.versions(kind).is_empty(), is_asked_for, "{kind:?}");
+        let is_requested = kind != ResourceType::NameTable;
+        assert_eq!(!delta.versions(kind).is_empty(), is_requested, "{kind:?}");
     }
     assert_eq!(substance(&delta), substance(&sotw));
     assert_eq!(substance(&delta), substance(&delta_again));

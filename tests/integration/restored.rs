@@ -18,12 +18,12 @@ async fn given(setup: &Setup, server: &Server) -> Vec<(ResourceType, Bodies)> {
     let client = server.connect(setup, &Proxy::sidecar("east")).await;
     endpoints_until(&client, "cart", CART).await;
     let given = substance(&quiet(server, &client).await);
-    wait_for_none(server, client).await;
+    wait_until_disconnected(server, client).await;
     given
 }
 
 /// Ends a stream, and waits until the server has noticed.
-async fn wait_for_none(server: &Server, client: XdsClient) {
+async fn wait_until_disconnected(server: &Server, client: XdsClient) {
     drop(client);
     wait_until(SOON, async || {
         let shown = server.admin.json("/debug/proxies").await;
@@ -92,7 +92,7 @@ async fn restart_without_reachable_members_serves_the_same_bytes_and_reports_it(
     assert_eq!(substance(&quiet(&second, &client).await), before);
     east.serve("cart", &["10.0.0.2"]);
     endpoints_until(&client, "cart", &[("10.0.0.2:8080", 1), ("198.18.0.2:15443", 2)]).await;
-    wait_for_none(&second, client).await;
+    wait_until_disconnected(&second, client).await;
     second.shut_down().await;
 
     // Changes since then are remembered.
@@ -111,17 +111,17 @@ async fn cluster_whose_secret_was_deleted_meanwhile_is_not_restored() {
     assert!(second.clusters("west").await.is_empty());
     let client = second.connect(&setup, &Proxy::sidecar("east")).await;
     endpoints_until(&client, "cart", &[("10.0.0.1:8080", 1), ("10.0.0.2:8080", 1)]).await;
-    wait_for_none(&second, client).await;
+    wait_until_disconnected(&second, client).await;
     second.shut_down().await;
-    let left = lkg_files(&setup);
-    assert!(left.iter().all(|file| !file.to_string_lossy().contains("west")), "{left:?}");
+    let remaining = lkg_files(&setup);
+    assert!(remaining.iter().all(|file| !file.to_string_lossy().contains("west")), "{remaining:?}");
 }
 
 #[tokio::test]
 async fn damaged_file_loses_one_generation_and_is_reported() {
     let (setup, ..) = served().await;
-    let of_west = |file: &&std::path::PathBuf| file.to_string_lossy().contains("cluster-west");
-    let newest = lkg_files(&setup).iter().rfind(of_west).cloned().expect("a file");
+    let is_west = |file: &&std::path::PathBuf| file.to_string_lossy().contains("cluster-west");
+    let newest = lkg_files(&setup).iter().rfind(is_west).cloned().expect("a file");
     let good = std::fs::read(&newest).expect("read");
     let next = newest.with_file_name("cluster-west.000000009999.lkg");
     std::fs::write(&next, &good[..good.len() / 2]).expect("written");
@@ -136,11 +136,12 @@ async fn damaged_file_loses_one_generation_and_is_reported() {
 #[tokio::test]
 async fn broken_file_at_a_restart_removes_neither_its_valid_documents_nor_its_clusters() {
     let (setup, _east, west, before) = served().await;
-    let of_east = std::fs::read_to_string(setup.path("config").join("east.json")).expect("read");
+    let east_secret =
+        std::fs::read_to_string(setup.path("config").join("east.json")).expect("read");
     setup.take_out("east");
     setup.take_out("west");
     let all = setup.path("config").join("all.yaml");
-    replace(&all, &format!("kind: Secret\ndata: [\n---\n{of_east}\n"));
+    replace(&all, &format!("kind: Secret\ndata: [\n---\n{east_secret}\n"));
     let second = setup.start_ready().await;
     second.cluster_in("east", "restored").await;
     let entry = second.cluster_in("west", "rejected").await;
@@ -150,9 +151,9 @@ async fn broken_file_at_a_restart_removes_neither_its_valid_documents_nor_its_cl
     assert_eq!(given(&setup, &second).await, before);
 
     west.api.restart().await;
-    replace(&all, &format!("{}\n---\n{of_east}\n", west.secret()));
+    replace(&all, &format!("{}\n---\n{east_secret}\n", west.secret()));
     second.cluster_in("west", "live").await;
-    replace(&all, &of_east);
+    replace(&all, &east_secret);
     second.cluster_in("west", "draining").await;
 }
 
@@ -175,7 +176,7 @@ async fn unwritable_state_affects_nothing_else() {
     })
     .await;
     assert!(server.admin.metric("strait_state_write_failures_total").await >= 1.0);
-    wait_for_none(&server, client).await;
+    wait_until_disconnected(&server, client).await;
     server.shut_down().await;
 }
 
@@ -237,29 +238,29 @@ async fn restart_with_live_members_sends_no_outdated_state() {
     setup.join(&[&east, &west]);
     let mut server = setup.start_ready().await;
     given(&setup, &server).await;
-    let mut seen = Vec::new();
+    let mut attempts = Vec::new();
     // A machine may be too busy to read anything within the wait, but not three times in a row.
     for fresh in ["10.0.0.2", "10.0.0.3", "10.0.0.4"] {
         server.shut_down().await;
         // The state on disk is outdated. The member `west` is down.
         east.serve("cart", &[fresh]);
-        if seen.is_empty() {
+        if attempts.is_empty() {
             west.api.stop().await;
         }
         server = setup.start_ready().await;
         let shown =
             server.admin.json("/debug/endpoints?hostname=cart.shop.svc.cluster.local").await;
-        let of_east = shown.as_array().expect("a list").iter();
-        let of_east = of_east.filter(|one| one["cluster"] == "east");
-        let addresses: Vec<_> = of_east.filter_map(|one| one["address"].as_str()).collect();
+        let east_rows = shown.as_array().expect("a list").iter();
+        let east_rows = east_rows.filter(|one| one["cluster"] == "east");
+        let addresses: Vec<_> = east_rows.filter_map(|one| one["address"].as_str()).collect();
         server.cluster_in("west", "restored").await;
         if addresses == [fresh] {
             return server.shut_down().await;
         }
         server.cluster_in("east", "live").await;
-        seen.push(shown);
+        attempts.push(shown);
     }
-    panic!("the past was seen each time: {seen:?}");
+    panic!("the past was seen each time: {attempts:?}");
 }
 
 /// Makes the next lists of an API server empty, of one kind or of all, and makes watches begin with
@@ -341,9 +342,10 @@ async fn empty_list_of_the_config_cluster_removes_nothing() {
     // A repeated empty list takes effect.
     empty_lists(&hub, Some("secrets"));
     server.cluster_in("east", "draining").await;
-    let told = server.admin.text("/metrics").await.1;
-    let told = told.lines().find(|line| line.starts_with("strait_source_doubted_answers_total"));
-    assert!(told.is_some_and(|line| !line.ends_with(" 0")), "{told:?}");
+    let metrics = server.admin.text("/metrics").await.1;
+    let metric =
+        metrics.lines().find(|line| line.starts_with("strait_source_doubted_answers_total"));
+    assert!(metric.is_some_and(|line| !line.ends_with(" 0")), "{metric:?}");
 }
 
 #[tokio::test]
@@ -364,8 +366,8 @@ async fn first_list_after_a_restart_or_of_a_new_run_is_verified_by_a_second_read
     let before = quiet(&second, &client).await;
     west.api.heal();
     second.cluster_in("west", "live").await;
-    let held = |client: &XdsClient| client.held().resources;
-    assert_eq!(held(&client), before.resources, "nothing was removed meanwhile");
+    let resource_count = |client: &XdsClient| client.held().resources;
+    assert_eq!(resource_count(&client), before.resources, "nothing was removed meanwhile");
 
     // Another run reads the same cluster: its first list lacks the same objects.
     lacking(&west.api);
@@ -376,7 +378,7 @@ async fn first_list_after_a_restart_or_of_a_new_run_is_verified_by_a_second_read
     second.cluster_until("west", doubted).await;
     west.api.heal();
     second.cluster_until("west", |entry| entry["state"] == "live" && !doubted(entry)).await;
-    assert_eq!(held(&client), before.resources, "nothing was removed meanwhile");
+    assert_eq!(resource_count(&client), before.resources, "nothing was removed meanwhile");
 }
 
 /// Copies the state directory of a setup.
@@ -412,11 +414,11 @@ async fn no_restart_serves_the_state_on_disk_before_waiting_for_its_clusters() {
                 let server = setup.start_as(arguments).await;
                 let mut readiness = server.bound.readiness.clone();
                 readiness.wait_for(|readiness| readiness.ready).await.expect("the server runs");
-                let took = began.elapsed();
+                let elapsed = began.elapsed();
                 let clusters = server.admin.json("/debug/clusters").await;
                 let all = clusters.as_array().expect("a list").iter();
                 let live = all.filter(|one| one["state"] == "live").count();
-                assert!(live == 2 || took >= FRESH_WAIT, "after {took:?}: {clusters}");
+                assert!(live == 2 || elapsed >= FRESH_WAIT, "after {elapsed:?}: {clusters}");
                 server.shut_down().await;
             }
         });
@@ -431,14 +433,14 @@ async fn config_cluster_that_was_never_read_delays_readiness_with_a_reason() {
     hub.stop().await;
     let setup = Setup::new();
     let server = setup.start_as(setup.arguments_with(&hub)).await;
-    let told = wait_until(SOON, async || {
+    let reported = wait_until(SOON, async || {
         let (status, text) = server.admin.text("/readyz?verbose").await;
         assert_eq!(status, http::StatusCode::SERVICE_UNAVAILABLE);
         holds(text.contains("STR0311"), &text).map(|()| text)
     })
     .await;
     for part in ["secrets of the config cluster can't be read", "refused", "https://", "kubectl"] {
-        assert!(told.contains(part), "no {part:?} in {told}");
+        assert!(reported.contains(part), "no {part:?} in {reported}");
     }
     hub.restart().await;
     server.ready().await;

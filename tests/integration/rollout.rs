@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use super::mesh::{
-    Member, Proxy, SOON, Server, Setup, endpoints_until, held, holds, replace, text, wait_until,
+    Member, Proxy, SOON, Server, Setup, all_resources, endpoints_until, holds, replace, text,
+    wait_until,
 };
 use super::page::ChangeEvents;
 use strait_xds::resource::ResourceType;
@@ -92,7 +93,7 @@ impl Fixture {
             clients.insert(proxy(at).id(), opened.expect("the proxy is admitted"));
         }
         for client in clients.values_mut() {
-            client.wait_for(|held| held.is_complete()).await.expect("a first sync");
+            client.wait_for(|contents| contents.is_complete()).await.expect("a first sync");
         }
         clients
     }
@@ -100,8 +101,8 @@ impl Fixture {
 
 /// Returns the timeout of a client's route.
 fn timeout(client: &XdsClient) -> Option<String> {
-    let held = client.held();
-    let body = held.body(ResourceType::Route, "80")?;
+    let contents = client.held();
+    let body = contents.body(ResourceType::Route, "80")?;
     let route = strait_proto::json::to_json(ResourceType::Route.url(), body).ok()?.to_string();
     let at = route.find("\"timeout\":\"")? + "\"timeout\":\"".len();
     route[at..].split('"').next().map(str::to_owned)
@@ -144,9 +145,9 @@ async fn ended(server: &Server) -> Value {
     .await
 }
 
-async fn strait(server: &Server, words: &[&str]) -> String {
-    let output = server.strait(words).await;
-    assert_eq!(output.status.code(), Some(0), "{words:?}: {}", text(&output));
+async fn strait(server: &Server, arguments: &[&str]) -> String {
+    let output = server.strait(arguments).await;
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output));
     text(&output)
 }
 
@@ -161,7 +162,8 @@ async fn change_reaches_the_first_step_and_a_restart_extends_it_to_no_proxy() {
         server.admin.json("/debug/rollout").await["running"].is_null(),
         "nothing to compare with"
     );
-    let before: BTreeMap<_, _> = clients.iter().map(|(id, one)| (id.clone(), held(one))).collect();
+    let before: BTreeMap<_, _> =
+        clients.iter().map(|(id, one)| (id.clone(), all_resources(one))).collect();
 
     setup.put("route", &route("9s"));
     let (state, share) = at_step(&server, 1).await;
@@ -180,7 +182,7 @@ async fn change_reaches_the_first_step_and_a_restart_extends_it_to_no_proxy() {
         endpoints_until(client, "web", &both).await;
     }
     for (id, client) in clients.iter().filter(|(id, _)| !share.contains(*id)) {
-        assert_eq!(&held(client), &before[id], "{id} receives no part of the change");
+        assert_eq!(&all_resources(client), &before[id], "{id} receives no part of the change");
     }
     let rows = server.admin.json("/debug/config?kind=VirtualService&name=web").await;
     assert_eq!(rows[0]["reasons"][0]["code"], "STR1090", "{rows}");
@@ -196,12 +198,12 @@ async fn change_reaches_the_first_step_and_a_restart_extends_it_to_no_proxy() {
     );
 
     // A reconnecting proxy keeps its assignment; a new proxy is assigned to the step or not.
-    let one = share.first().expect("some");
-    let back = (1..=PROXIES).map(proxy).find(|proxy| proxy.id() == *one).expect("it is one");
+    let member = share.first().expect("some");
+    let back = (1..=PROXIES).map(proxy).find(|proxy| proxy.id() == *member).expect("it is one");
     let mut clients = clients;
-    drop(clients.remove(one));
+    drop(clients.remove(member));
     let client = server.connect(setup, &back).await;
-    clients.insert(one.clone(), client);
+    clients.insert(member.clone(), client);
     timeouts_until(&clients, in_share).await;
 
     // Another process starts in the middle of it.
@@ -226,8 +228,11 @@ async fn change_reaches_the_first_step_and_a_restart_extends_it_to_no_proxy() {
     timeouts_until(&clients, |id| if next.contains(id) { "7s" } else { "1s" }).await;
 
     // After the rollout to all proxies, a restart uses the new configuration.
-    let told = strait(&server, &["history", "rollout"]).await;
-    assert!(told.contains("(step 1 of 2: ") && told.contains("to 40%, 100% of proxies"), "{told}");
+    let printed = strait(&server, &["history", "rollout"]).await;
+    assert!(
+        printed.contains("(step 1 of 2: ") && printed.contains("to 40%, 100% of proxies"),
+        "{printed}"
+    );
     strait(&server, &["history", "rollout", "--promote", "--yes"]).await;
     timeouts_until(&clients, |_| "7s").await;
     assert_eq!(ended(&server).await["completedTotal"], 1);
@@ -280,8 +285,8 @@ async fn aborted_change_is_rolled_back_and_reverted_change_ends_the_rollout() {
     setup.put("route", &route("9s"));
     let (_, share) = at_step(&server, 1).await;
     timeouts_until(&clients, |id| if share.contains(id) { "9s" } else { "1s" }).await;
-    let words = ["history", "rollout", "--abort", "--by", "alice", "--reason", "5xx", "--yes"];
-    strait(&server, &words).await;
+    let arguments = ["history", "rollout", "--abort", "--by", "alice", "--reason", "5xx", "--yes"];
+    strait(&server, &arguments).await;
     timeouts_until(&clients, |_| "1s").await;
     let state = server.admin.json("/debug/hold").await;
     assert_eq!((&state["held"]["by"], &state["held"]["reason"]), (&json!("alice"), &json!("5xx")));
@@ -327,7 +332,8 @@ async fn rejected_change_stops_automatically_and_is_held() {
     let options = Options { rejects_text: Some("x-refused".into()), ..Options::default() };
     let clients = fixture.connect_with(&server, &options).await;
     timeouts_until(&clients, |_| "1s").await;
-    let before: BTreeMap<_, _> = clients.iter().map(|(id, one)| (id.clone(), held(one))).collect();
+    let before: BTreeMap<_, _> =
+        clients.iter().map(|(id, one)| (id.clone(), all_resources(one))).collect();
     setup.put("route", &marked("x-refused"));
     let state = wait_until(SOON, async || {
         let state = server.admin.json("/debug/rollout").await;
@@ -341,7 +347,7 @@ async fn rejected_change_stops_automatically_and_is_held() {
     );
     timeouts_until(&clients, |_| "1s").await;
     for (id, client) in &clients {
-        assert_eq!(&held(client), &before[id], "{id}");
+        assert_eq!(&all_resources(client), &before[id], "{id}");
     }
     let refused = clients.values().filter(|one| one.held().rejected > 0).count();
     assert!((2..usize::from(PROXIES)).contains(&refused), "{refused}");

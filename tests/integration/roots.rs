@@ -203,7 +203,7 @@ async fn process_without_a_root_that_workloads_have_stays_unready_and_writes_not
         roots.keys().next().expect("a root").to_string()
     };
     let refused = changed.start_as(changed.arguments_with(&hub.api)).await;
-    let says = async |server: &Server| {
+    let reports = async |server: &Server| {
         wait_until(SOON, async || {
             let (status, text) = server.admin.text("/readyz?verbose").await;
             let parts =
@@ -212,13 +212,13 @@ async fn process_without_a_root_that_workloads_have_stays_unready_and_writes_not
         })
         .await;
     };
-    says(&refused).await;
+    reports(&refused).await;
     // The records are missing, but the roots that Strait wrote into its namespace are there.
     refused.shut_down().await;
     assert_eq!(records(&hub.api), recorded);
     hub.api.store().delete("Secret", SYSTEM, "strait-ca-roots").expect("it is there");
     let refused = changed.start_as(changed.arguments_with(&hub.api)).await;
-    says(&refused).await;
+    reports(&refused).await;
     assert_eq!(roots(&hub.api, "shop", USUAL), old);
     assert_eq!(records(&hub.api), None);
     // The CA's files contain the old root again.
@@ -230,7 +230,7 @@ async fn process_without_a_root_that_workloads_have_stays_unready_and_writes_not
 }
 
 #[tokio::test]
-async fn process_accepts_a_new_root_if_told_and_keeps_the_previous_one() {
+async fn process_accepts_an_approved_new_root_and_keeps_the_previous_one() {
     let hub = Member::start("hub", "n1", "198.18.0.1").await;
     hub.apply(namespace("shop"));
     let setup = Setup::new();
@@ -266,14 +266,14 @@ impl Agent {
 
     async fn open(server: &Server, tls: Arc<ClientConfig>, first: DiscoveryRequest) -> Self {
         let channel = channel(server.bound.xds, "localhost", tls).await.expect("connected");
-        let (requests, taken) = mpsc::channel(16);
+        let (requests, receiver) = mpsc::channel(16);
         requests.send(first).await.expect("there is room");
         let mut client = AggregatedDiscoveryServiceClient::new(channel);
-        let responses = client.stream_aggregated_resources(ReceiverStream::new(taken)).await;
+        let responses = client.stream_aggregated_resources(ReceiverStream::new(receiver)).await;
         Self { requests, responses: responses.expect("let in").into_inner() }
     }
 
-    async fn ask(&self, type_url: &str, response_nonce: &str) {
+    async fn request(&self, type_url: &str, response_nonce: &str) {
         let (type_url, response_nonce) = (type_url.to_owned(), response_nonce.to_owned());
         let request = DiscoveryRequest { type_url, response_nonce, ..Default::default() };
         self.requests.send(request).await.expect("the server reads");
@@ -320,16 +320,16 @@ async fn agent_receives_roots_that_its_certificate_did_not_include() {
     let server = setup.start_ready().await;
     // For certificates from before the start of the process, the roots are unknown.
     let mut agent = Agent::connect(&server, older).await;
-    agent.ask(AGENT_CONFIG, "").await;
-    let told = agent.next(&[AGENT_CONFIG]).await;
+    agent.request(AGENT_CONFIG, "").await;
+    let response = agent.next(&[AGENT_CONFIG]).await;
     let ours = setup.authority().roots().to_pem();
     let holds_text = |response: &DiscoveryResponse, pem: &str| {
         let body = &response.resources[0].value;
         assert_eq!(body[..2], [0x92, 2], "field 34, a text");
         String::from_utf8_lossy(body).ends_with(pem)
     };
-    assert!(holds_text(&told, &ours));
-    agent.ask(AGENT_CONFIG, &told.nonce).await;
+    assert!(holds_text(&response, &ours));
+    agent.request(AGENT_CONFIG, &response.nonce).await;
     // Certificates begin at whole seconds.
     let started = SystemTime::now();
     wait_until(SOON, async || {
@@ -338,16 +338,16 @@ async fn agent_receives_roots_that_its_certificate_did_not_include() {
     .await;
     // A certificate from this process came with all roots, so there is no response.
     let mut younger = Agent::connect(&server, setup.certificate("shop", "client")).await;
-    younger.ask(AGENT_CONFIG, "").await;
-    younger.ask(UNKNOWN, "").await;
+    younger.request(AGENT_CONFIG, "").await;
+    younger.request(UNKNOWN, "").await;
     let next = younger.next(&[AGENT_CONFIG, UNKNOWN]).await;
     assert_eq!(next.type_url, UNKNOWN, "{next:?}");
     // Both receive an added root.
     let more = AuthorityPem::generate(SystemTime::now()).expect("a CA");
     replace(&setup.path("ca/root-cert.pem"), &format!("{ours}{}", more.root_cert));
     for agent in [&mut agent, &mut younger] {
-        let told = agent.next(&[AGENT_CONFIG]).await;
-        let text = String::from_utf8_lossy(&told.resources[0].value).into_owned();
+        let response = agent.next(&[AGENT_CONFIG]).await;
+        let text = String::from_utf8_lossy(&response.resources[0].value).into_owned();
         assert_eq!(text.matches("BEGIN CERTIFICATE").count(), 2);
         assert!(text.contains(&*more.root_cert));
     }
@@ -364,46 +364,46 @@ async fn istioctl_receives_the_sync_status_of_the_proxies_it_may_see() {
     let mut proxy = Agent::connect(&server, setup.certificate("shop", "client")).await;
     let clusters = proxy.next(&[CLUSTERS]).await;
     let syncz = "istio.io/debug/syncz";
-    let ask = async |namespace: &str, type_url: &str, names: &[&str]| {
+    let query = async |namespace: &str, type_url: &str, names: &[&str]| {
         Agent::istioctl(&server, setup.certificate(namespace, "default"), type_url, names).await
     };
     let followed = |answer: &DiscoveryResponse| -> Vec<(String, Vec<i32>)> {
         let read = |body: &[u8]| FollowedConfig::decode(body).expect("the form of CSDS");
         let all = answer.resources.iter().map(|one| read(&one.value));
-        let short = |one: FollowedConfig| {
-            let states = one.generic_xds_configs.iter().map(|one| one.config_status).collect();
-            (one.node.expect("a node").id, states)
+        let short = |config: FollowedConfig| {
+            let states = config.generic_xds_configs.iter().map(|one| one.config_status).collect();
+            (config.node.expect("a node").id, states)
         };
         all.map(short).collect()
     };
     let (id, stale, unsent) =
         (Proxy::sidecar("east").id(), ConfigStatus::Stale as i32, ConfigStatus::NotSent as i32);
-    let of_system = ask(SYSTEM, syncz, &[]).await;
-    let seen = followed(&of_system);
-    assert_eq!(seen.len(), 1, "who only asks is no proxy: {seen:?}");
-    assert_eq!((&seen[0].0, seen[0].1[0]), (&id, stale));
-    assert!(seen[0].1[1..].iter().all(|state| *state == unsent), "{seen:?}");
-    let identifier = of_system.control_plane.expect("the response names the replica").identifier;
+    let system_view = query(SYSTEM, syncz, &[]).await;
+    let statuses = followed(&system_view);
+    assert_eq!(statuses.len(), 1, "who only asks is no proxy: {statuses:?}");
+    assert_eq!((&statuses[0].0, statuses[0].1[0]), (&id, stale));
+    assert!(statuses[0].1[1..].iter().all(|state| *state == unsent), "{statuses:?}");
+    let identifier = system_view.control_plane.expect("the response names the replica").identifier;
     let identifier: Value = serde_json::from_str(&identifier).expect("JSON");
     assert_eq!(identifier["Info"]["version"], env!("CARGO_PKG_VERSION"));
-    proxy.ask(CLUSTERS, &clusters.nonce).await;
+    proxy.request(CLUSTERS, &clusters.nonce).await;
     wait_until(SOON, async || {
-        let seen = followed(&ask("shop", syncz, &[]).await);
-        holds(seen[0].1[0] == ConfigStatus::Synced as i32, seen)
+        let statuses = followed(&query("shop", syncz, &[]).await);
+        holds(statuses[0].1[0] == ConfigStatus::Synced as i32, statuses)
     })
     .await;
     assert!(
-        followed(&ask("elsewhere", syncz, &[]).await).is_empty(),
+        followed(&query("elsewhere", syncz, &[]).await).is_empty(),
         "proxies of other namespaces are hidden"
     );
     // The configuration of one proxy, and pages by their paths.
     let name = "client.shop";
-    let dump = ask("shop", "istio.io/debug/config_dump", &[name]).await;
+    let dump = query("shop", "istio.io/debug/config_dump", &[name]).await;
     assert_eq!(dump.resources[0].type_url, "type.googleapis.com/envoy.admin.v3.ConfigDump");
     let text = String::from_utf8_lossy(&dump.resources[0].value).into_owned();
     assert!(text.contains("outbound|80||web.shop.svc.cluster.local"), "{text}");
     let page =
-        ask("shop", "istio.io/debug", &["connections", "%zz", "config_dump?proxyID=x"]).await;
+        query("shop", "istio.io/debug", &["connections", "%zz", "config_dump?proxyID=x"]).await;
     let pages: Vec<Value> = page
         .resources
         .iter()
@@ -411,7 +411,7 @@ async fn istioctl_receives_the_sync_status_of_the_proxies_it_may_see() {
         .collect();
     assert_eq!(pages[0][0]["id"], id.as_str());
     assert!(pages[1]["error"].is_string() && pages[2]["error"].is_string(), "{pages:?}");
-    let hidden = ask("elsewhere", "istio.io/debug/config_dump", &[name]).await;
+    let hidden = query("elsewhere", "istio.io/debug/config_dump", &[name]).await;
     assert_eq!(
         hidden.resources[0].type_url, "istio.io/debug",
         "an error, not another's configuration"
@@ -424,7 +424,7 @@ async fn istioctl_receives_the_sync_status_of_the_proxies_it_may_see() {
         ),
         ("shop", json!([])),
     ] {
-        let page = ask(namespace, "istio.io/debug", &["clusterz"]).await;
+        let page = query(namespace, "istio.io/debug", &["clusterz"]).await;
         let found: Value = serde_json::from_slice(&page.resources[0].value).expect("JSON");
         let (found, expected) = (found.as_array().expect("a list"), expected);
         let fields = |one: &Value| (one["id"].clone(), one["syncStatus"].clone());
@@ -436,9 +436,9 @@ async fn istioctl_receives_the_sync_status_of_the_proxies_it_may_see() {
         );
     }
     // Through a proxy's own agent, whose stream continues.
-    proxy.ask(syncz, "").await;
+    proxy.request(syncz, "").await;
     assert_eq!(followed(&proxy.next(&[syncz]).await).len(), 1);
-    proxy.ask("type.googleapis.com/envoy.config.listener.v3.Listener", "").await;
+    proxy.request("type.googleapis.com/envoy.config.listener.v3.Listener", "").await;
     proxy.next(&["type.googleapis.com/envoy.config.listener.v3.Listener"]).await;
     server.shut_down().await;
 }
@@ -484,12 +484,13 @@ impl TwoReplicas {
         })
         .await;
         let node = Some(Proxy::sidecar("hub").node());
-        let asks = DiscoveryRequest { node, type_url: CLUSTERS.into(), ..Default::default() };
-        let mut agent = Agent::open(&second, older, asks).await;
-        agent.ask(AGENT_CONFIG, "").await;
-        let told = agent.next(&[AGENT_CONFIG]).await;
-        agent.ask(AGENT_CONFIG, &told.nonce).await;
-        Self { setup, hub, first, second, agent, nonce: told.nonce }
+        let first_request =
+            DiscoveryRequest { node, type_url: CLUSTERS.into(), ..Default::default() };
+        let mut agent = Agent::open(&second, older, first_request).await;
+        agent.request(AGENT_CONFIG, "").await;
+        let response = agent.next(&[AGENT_CONFIG]).await;
+        agent.request(AGENT_CONFIG, &response.nonce).await;
+        Self { setup, hub, first, second, agent, nonce: response.nonce }
     }
 
     /// Adds the new root and then its key to both, in immediate succession. Neither signs with it.
@@ -505,14 +506,14 @@ impl TwoReplicas {
         write_authority(&self.setup, &AuthorityPem { root_cert: both, ..new });
         self.nonce = self.agent.next(&[AGENT_CONFIG]).await.nonce;
         for (server, part) in [(&self.second, "1 agents"), (&self.first, "replica ")] {
-            let told = wait_until(REPORTED, async || {
+            let status = wait_until(REPORTED, async || {
                 let now = server.admin.json("/debug/certificates").await;
                 assert_ne!(steps(&now), ["signs", "wait"], "it signs: {now}");
-                let told = now["problem"]["message"].as_str().unwrap_or_default().to_owned();
-                holds(told.contains(part) && told.contains("1 agents"), &now).map(|()| now)
+                let message = now["problem"]["message"].as_str().unwrap_or_default().to_owned();
+                holds(message.contains(part) && message.contains("1 agents"), &now).map(|()| now)
             })
             .await;
-            assert_eq!(told["problem"]["code"], "STR0550", "{told}");
+            assert_eq!(status["problem"]["code"], "STR0550", "{status}");
         }
         ending(self.agent, self.nonce).await;
         for server in [&self.first, &self.second] {
@@ -541,7 +542,7 @@ async fn new_key_waits_until_an_agent_of_another_replica_has_its_root() {
     let holder = std::cell::RefCell::new(None);
     replicas
         .rotate(async |agent: Agent, nonce: String| {
-            agent.ask(AGENT_CONFIG, &nonce).await;
+            agent.request(AGENT_CONFIG, &nonce).await;
             // The agent stays connected.
             holder.replace(Some(agent));
         })

@@ -34,15 +34,20 @@ fn stored(hub: &Member, name: &str) -> Value {
 }
 
 /// Returns a short form of a route's status.
-fn said(hub: &Member, name: &str) -> String {
+fn status_summary(hub: &Member, name: &str) -> String {
     let route = stored(hub, name);
     let entries = route["status"]["parents"].as_array().cloned().unwrap_or_default();
     let ours = entries.iter().filter(|entry| entry["controllerName"] == CONTROLLER);
     let conditions = ours.flat_map(|entry| entry["conditions"].as_array().cloned());
-    let short = |one: &Value| {
-        assert_eq!(one["observedGeneration"], route["metadata"]["generation"], "{one}");
-        assert!(one["lastTransitionTime"].is_string(), "{one}");
-        format!("{}={} {}", text(&one["type"]), text(&one["status"]), text(&one["reason"]))
+    let short = |condition: &Value| {
+        assert_eq!(condition["observedGeneration"], route["metadata"]["generation"], "{condition}");
+        assert!(condition["lastTransitionTime"].is_string(), "{condition}");
+        format!(
+            "{}={} {}",
+            text(&condition["type"]),
+            text(&condition["status"]),
+            text(&condition["reason"])
+        )
     };
     conditions.flatten().map(|one| short(&one)).collect::<Vec<_>>().join(", ")
 }
@@ -55,9 +60,9 @@ async fn until(hub: &Member, name: &str, expected: &str) {
     wait_until(SOON, async || {
         // The status of an older generation of the object is ignored.
         let route = stored(hub, name);
-        let seen = route.pointer("/status/parents/0/conditions/0/observedGeneration");
-        let is_told = seen == route.pointer("/metadata/generation");
-        holds(is_told && said(hub, name) == expected, route)
+        let observed = route.pointer("/status/parents/0/conditions/0/observedGeneration");
+        let is_current = observed == route.pointer("/metadata/generation");
+        holds(is_current && status_summary(hub, name) == expected, route)
     })
     .await;
 }
@@ -92,11 +97,11 @@ async fn route_statuses_are_written_by_one_control_plane() {
     assert_eq!(patches(), 4);
 
     // The admin API reports the same.
-    let told = servers[0].admin.json("/debug/config?kind=HTTPRoute&name=waiting").await;
-    assert_eq!(told[0]["reasons"][0]["code"], "STR1041", "{told}");
+    let states = servers[0].admin.json("/debug/config?kind=HTTPRoute&name=waiting").await;
+    assert_eq!(states[0]["reasons"][0]["code"], "STR1041", "{states}");
     let message =
         stored(&hub, "waiting")["status"]["parents"][0]["conditions"][1]["message"].clone();
-    assert!(text(&message).contains(text(&told[0]["reasons"][0]["text"])), "{message}");
+    assert!(text(&message).contains(text(&states[0]["reasons"][0]["text"])), "{message}");
     for server in servers {
         server.shut_down().await;
     }

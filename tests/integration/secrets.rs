@@ -36,7 +36,7 @@ impl Gateway {
     async fn open(server: &Server, setup: &Setup, proxy: &Proxy) -> Self {
         let tls = setup.certificate(proxy.namespace, proxy.account);
         let channel = channel(server.bound.xds, "localhost", tls).await.expect("connected");
-        let (requests, taken) = mpsc::channel(16);
+        let (requests, receiver) = mpsc::channel(16);
         let first = DiscoveryRequest {
             type_url: ResourceType::Cluster.url().to_owned(),
             node: Some(proxy.node()),
@@ -44,7 +44,7 @@ impl Gateway {
         };
         requests.send(first).await.expect("room");
         let mut client = AggregatedDiscoveryServiceClient::new(channel);
-        let answer = client.stream_aggregated_resources(ReceiverStream::new(taken)).await;
+        let answer = client.stream_aggregated_resources(ReceiverStream::new(receiver)).await;
         let mut gateway = Self {
             requests,
             responses: answer.expect("let in").into_inner(),
@@ -54,7 +54,7 @@ impl Gateway {
         gateway
     }
 
-    async fn ask(&self, names: &[&str]) {
+    async fn subscribe(&self, names: &[&str]) {
         let resource_names = names.iter().map(|name| (*name).to_owned()).collect();
         let request = DiscoveryRequest {
             type_url: SECRET.to_owned(),
@@ -76,8 +76,8 @@ impl Gateway {
         assert_eq!(response.type_url, SECRET, "only secrets are expected");
         self.nonce.clone_from(&response.nonce);
         let decoded = response.resources.iter().map(|any| {
-            let one = Secret::decode(&*any.value).expect("a secret");
-            let source = match one.r#type.expect("of a kind") {
+            let item = Secret::decode(&*any.value).expect("a secret");
+            let source = match item.r#type.expect("of a kind") {
                 secret::Type::TlsCertificate(pair) => {
                     assert!(pair.private_key.is_some());
                     pair.certificate_chain
@@ -88,7 +88,7 @@ impl Gateway {
             let Some(Specifier::InlineBytes(bytes)) = source.expect("a source").specifier else {
                 panic!("not inline")
             };
-            (one.name, bytes)
+            (item.name, bytes)
         });
         decoded.collect()
     }
@@ -172,12 +172,12 @@ async fn gateway_receives_the_secrets_of_its_cluster_and_their_changes() {
     east.apply(kubernetes_secret("shop-tls", &first));
     let mut gateway = Gateway::open(&server, &setup, &ingress()).await;
     let name = "kubernetes://shop-tls";
-    gateway.ask(&[name]).await;
+    gateway.subscribe(&[name]).await;
     assert_eq!(gateway.secrets().await, [(name.to_owned(), chain.clone())]);
 
     // The roots in a separate Secret, and under the name that Gateways use.
     let (roots, full) = ("kubernetes://shop-tls-cacert", "kubernetes-gateway://shop/shop-tls");
-    gateway.ask(&[name, roots, full]).await;
+    gateway.subscribe(&[name, roots, full]).await;
     let mut come = Vec::new();
     while come.len() < 2 {
         come.extend(gateway.secrets().await);
@@ -186,7 +186,7 @@ async fn gateway_receives_the_secrets_of_its_cluster_and_their_changes() {
     assert_eq!(come, [(full.to_owned(), chain.clone()), (roots.to_owned(), chain)]);
 
     // Only the change is sent.
-    gateway.ask(&[name]).await;
+    gateway.subscribe(&[name]).await;
     east.apply(kubernetes_secret("shop-tls", &second));
     assert_eq!(gateway.secrets().await, [(name.to_owned(), other)]);
 
@@ -210,24 +210,24 @@ async fn missing_or_foreign_secrets_do_not_delay_others() {
     let (data, chain) = pair(&setup, "a.example");
     east.apply(kubernetes_secret("shop-tls", &data));
     let mut gateway = Gateway::open(&server, &setup, &ingress()).await;
-    let (good, none, foreign) =
+    let (good, absent, foreign) =
         ("kubernetes://shop-tls", "kubernetes://nothing", "kubernetes-gateway://pay/shop-tls");
-    gateway.ask(&[good, none, foreign, "kubernetes://../up"]).await;
+    gateway.subscribe(&[good, absent, foreign, "kubernetes://../up"]).await;
     let mut come = Vec::new();
     while come.is_empty() {
         come.extend(gateway.secrets().await);
     }
     assert_eq!(come, [(good.to_owned(), chain)]);
-    for name in [none, foreign, "kubernetes://../up"] {
+    for name in [absent, foreign, "kubernetes://../up"] {
         shown_with(&server, name, "STR0540").await;
     }
     // No Secret of another namespace was requested.
-    let asked =
+    let requests =
         east.api.requests(|one| one.path.ends_with("/secrets") && one.path.contains("/pay/"));
-    assert!(asked.is_empty(), "{asked:?}");
+    assert!(requests.is_empty(), "{requests:?}");
     // It is sent as soon as it exists.
     east.apply(kubernetes_secret("nothing", &data));
-    while !gateway.secrets().await.iter().any(|(name, _)| name == none) {}
+    while !gateway.secrets().await.iter().any(|(name, _)| name == absent) {}
 }
 
 #[tokio::test]
@@ -236,7 +236,7 @@ async fn object_status_names_the_unavailable_credential() {
     let (mut data, _) = pair(&setup, "a.example");
     data.as_object_mut().expect("an object").remove("ca.crt");
     east.apply(kubernetes_secret("shop-tls", &data));
-    let server_of = |number: u16, mode: &str, secret: &str| {
+    let tls_server = |number: u16, mode: &str, secret: &str| {
         json!({
             "port": { "number": number, "name": format!("https-{number}"), "protocol": "HTTPS" },
             "hosts": ["*"], "tls": { "mode": mode, "credentialName": secret },
@@ -250,49 +250,49 @@ async fn object_status_names_the_unavailable_credential() {
             "spec": {
                 "selector": { "app": "ingress" },
                 "servers": [
-                    server_of(443, "SIMPLE", "shop-tls"),
-                    server_of(8443, "SIMPLE", "nothing"),
-                    server_of(9443, "MUTUAL", "shop-tls"),
+                    tls_server(443, "SIMPLE", "shop-tls"),
+                    tls_server(8443, "SIMPLE", "nothing"),
+                    tls_server(9443, "MUTUAL", "shop-tls"),
                 ],
             },
         }),
     );
     let mut gateway = Gateway::open(&server, &setup, &ingress()).await;
     let roots = "kubernetes://shop-tls-cacert";
-    gateway.ask(&["kubernetes://shop-tls", "kubernetes://nothing", roots]).await;
+    gateway.subscribe(&["kubernetes://shop-tls", "kubernetes://nothing", roots]).await;
     while !gateway.secrets().await.iter().any(|(name, _)| name.ends_with("shop-tls")) {}
     shown_with(&server, "kubernetes://nothing", "STR0540").await;
     shown_with(&server, roots, "STR0543").await;
-    let told = async || {
+    let credential_faults = async || {
         let states = server.admin.json("/debug/config?kind=Gateway").await;
         let reasons = states[0]["reasons"].as_array().cloned().unwrap_or_default();
         let credentials = reasons.into_iter().filter(|one| one["code"] == "STR1080");
         (states[0]["state"].clone(), credentials.collect::<Vec<_>>())
     };
     wait_until(SOON, async || {
-        let (state, faults) = told().await;
+        let (state, faults) = credential_faults().await;
         holds(state == "partly" && faults.len() == 2, (state, faults))
     })
     .await;
-    let (_, faults) = told().await;
+    let (_, faults) = credential_faults().await;
     assert_eq!(faults[0]["path"], "spec.servers[1].tls.credentialName", "{faults:?}");
     // Missing roots are a problem only of the server that verifies clients, not of another server
     // with the same certificate.
     assert_eq!(faults[1]["path"], "spec.servers[2].tls.credentialName", "{faults:?}");
     // The explanation of a request reports that it ends there.
-    let way = async |port: u16| {
+    let explain = async |port: u16| {
         let url = format!("https://a.example:{port}/");
         let found = server.strait(&["explain", "route", "ingress-0.shop", "GET", &url]).await;
         (text(&found), found.status.code())
     };
-    let (said, code) = way(443).await;
-    assert!(!said.contains("is closed") && !said.contains("certificate"), "{said}");
-    assert_eq!(code, Some(2), "no rule leads on: {said}");
+    let (printed, code) = explain(443).await;
+    assert!(!printed.contains("is closed") && !printed.contains("certificate"), "{printed}");
+    assert_eq!(code, Some(2), "no rule leads on: {printed}");
     for (port, name) in [(8443, "kubernetes://nothing"), (9443, roots)] {
-        let (said, code) = way(port).await;
+        let (printed, code) = explain(port).await;
         let line = format!("the connection is closed: the router has no {name} (STR1080): ");
-        assert!(said.contains(&line) && !said.contains("answer"), "{said}");
-        assert_eq!(code, Some(2), "{said}");
+        assert!(printed.contains(&line) && !printed.contains("answer"), "{printed}");
+        assert_eq!(code, Some(2), "{printed}");
     }
     // The object counts as a problem, like a rejected object.
     let found = server.strait(&["check"]).await;
@@ -301,12 +301,12 @@ async fn object_status_names_the_unavailable_credential() {
     assert_eq!(found.status.code(), Some(2), "{}", text(&found));
     east.apply(kubernetes_secret("nothing", &data));
     wait_until(SOON, async || {
-        let (state, faults) = told().await;
+        let (state, faults) = credential_faults().await;
         holds(state == "partly" && faults.len() == 1, (state, faults))
     })
     .await;
-    let (said, _) = way(8443).await;
-    assert!(!said.contains("is closed"), "{said}");
+    let (printed, _) = explain(8443).await;
+    assert!(!printed.contains("is closed"), "{printed}");
 }
 
 #[tokio::test]
@@ -317,7 +317,7 @@ async fn gateway_without_the_right_to_list_secrets_receives_none() {
     east.api.fault(Fault::Forbidden { resource: "secrets".to_owned() });
     let mut gateway = Gateway::open(&server, &setup, &ingress()).await;
     let name = "kubernetes://shop-tls";
-    gateway.ask(&[name]).await;
+    gateway.subscribe(&[name]).await;
     assert!(gateway.secrets().await.is_empty(), "an empty response");
     shown_with(&server, name, "STR0542").await;
     let reads = east.api.requests(|one| one.resource == "secrets").len();
@@ -328,7 +328,7 @@ async fn gateway_without_the_right_to_list_secrets_receives_none() {
     assert_eq!(reviews(&east), 1);
     // The result is cached for another gateway of the same account.
     let mut again = Gateway::open(&server, &setup, &ingress()).await;
-    again.ask(&["kubernetes://other-tls"]).await;
+    again.subscribe(&["kubernetes://other-tls"]).await;
     assert!(again.secrets().await.is_empty());
     assert_eq!(reviews(&east), 1, "no is remembered");
 }
@@ -338,10 +338,10 @@ async fn unknown_pod_receives_no_key() {
     let (setup, east, server) = running().await;
     let (data, chain) = pair(&setup, "a.example");
     east.apply(kubernetes_secret("shop-tls", &data));
-    let unseen = Proxy { name: "ingress-1", ip: "10.0.0.10".into(), ..ingress() };
-    let mut gateway = Gateway::open(&server, &setup, &unseen).await;
+    let unknown = Proxy { name: "ingress-1", ip: "10.0.0.10".into(), ..ingress() };
+    let mut gateway = Gateway::open(&server, &setup, &unknown).await;
     let name = "kubernetes://shop-tls";
-    gateway.ask(&[name]).await;
+    gateway.subscribe(&[name]).await;
     assert!(
         gateway.is_quiet().await,
         "any client with a certificate of the account could claim this pod"
@@ -369,17 +369,17 @@ async fn secret_of_one_gateway_is_not_sent_to_another_with_the_same_name() {
     server.cluster_in("west", "live").await;
     west.apply(objects::pod(SHOP, "ingress-0", "ingress", "10.0.0.9", "node"));
     east.apply(objects::pod("pay", "ingress-0", "ingress", "10.0.0.11", "node"));
-    let of = |namespace: &str, name: &str, data: &Value| {
+    let namespaced = |namespace: &str, name: &str, data: &Value| {
         let mut secret = kubernetes_secret(name, data);
         secret["metadata"]["namespace"] = namespace.into();
         secret
     };
     let hosts = ["shop.example", "pay.example", "west.example"].map(|host| pair(&setup, host));
     let [shops, pays, wests] = &hosts;
-    east.apply(of(SHOP, "tls", &shops.0));
-    east.apply(of(SHOP, "own", &shops.0));
-    east.apply(of("pay", "tls", &pays.0));
-    west.apply(of(SHOP, "tls", &wests.0));
+    east.apply(namespaced(SHOP, "tls", &shops.0));
+    east.apply(namespaced(SHOP, "own", &shops.0));
+    east.apply(namespaced("pay", "tls", &pays.0));
+    west.apply(namespaced(SHOP, "tls", &wests.0));
     let (both, alone) = ("kubernetes://tls", "kubernetes://own");
     let pay = Proxy { namespace: "pay", ip: "10.0.0.11".into(), ..ingress() };
     let far = Proxy { cluster: "west".to_owned(), ..ingress() };
@@ -389,7 +389,7 @@ async fn secret_of_one_gateway_is_not_sent_to_another_with_the_same_name() {
         for at in order {
             let (gateway, chain) = (&gateways[at], &hosts[at].1);
             let mut gateway = Gateway::open(&server, &setup, gateway).await;
-            gateway.ask(&[both, alone, "kubernetes-gateway://shop/own"]).await;
+            gateway.subscribe(&[both, alone, "kubernetes-gateway://shop/own"]).await;
             let mut come = std::collections::BTreeMap::new();
             let wanted = if at == 0 { 3 } else { 1 };
             while come.len() < wanted {
@@ -402,12 +402,12 @@ async fn secret_of_one_gateway_is_not_sent_to_another_with_the_same_name() {
             assert!(come.values().all(|one| one == chain), "{at}: another's certificate");
         }
     }
-    let asked = |member: &Member, namespace: &str| {
+    let request_count = |member: &Member, namespace: &str| {
         let path = format!("/namespaces/{namespace}/secrets");
         member.api.requests(|one| one.path.contains(&path)).len()
     };
     assert!(
-        asked(&east, "pay") > 0 && asked(&west, SHOP) > 0,
+        request_count(&east, "pay") > 0 && request_count(&west, SHOP) > 0,
         "each Secret is read in its own namespace"
     );
 }

@@ -41,10 +41,10 @@ async fn running(flags: &[&str]) -> (Setup, Member, Member, Server, XdsClient) {
 /// Waits until a newly connected proxy has received all its subscriptions.
 async fn settled(client: &XdsClient) {
     wait_until(SOON, async || {
-        let held = client.held();
+        let contents = client.held();
         // The client does not subscribe to the name table.
         let kinds = ResourceType::ALL.into_iter().filter(|kind| *kind != ResourceType::NameTable);
-        let missing: Vec<_> = kinds.filter(|kind| held.names(*kind).next().is_none()).collect();
+        let missing: Vec<_> = kinds.filter(|kind| contents.names(*kind).next().is_none()).collect();
         holds(missing.is_empty(), missing)
     })
     .await;
@@ -58,8 +58,8 @@ async fn undisturbed(client: &XdsClient, since: u64, east: &Member) {
         holds(endpoints.len() == 4, endpoints)
     })
     .await;
-    let held = client.held();
-    assert_eq!(held.resources, since + 1, "more was sent than the changed assignment");
+    let contents = client.held();
+    assert_eq!(contents.resources, since + 1, "more was sent than the changed assignment");
     east.serve("web", &["10.0.0.1", "10.0.0.2"]);
     endpoints_until(client, "web", BOTH).await;
 }
@@ -199,13 +199,13 @@ async fn rotated_credential_sends_nothing_to_proxies() {
     secret["data"] = Value::Null;
     secret["stringData"] = json!({ "west": useless });
     setup.put("west", &secret);
-    let says_why = |entry: &Value| {
+    let explains = |entry: &Value| {
         let why = entry["reason"].as_str().unwrap_or_default();
         entry["state"] == "live"
             && why.contains("the new kubeconfig is not used")
             && why.contains("STR0304")
     };
-    server.cluster_until("west", says_why).await;
+    server.cluster_until("west", explains).await;
     undisturbed(&client, before, &east).await;
 
     let before = client.held().resources;
@@ -335,8 +335,8 @@ fn keys(value: &Value) -> BTreeSet<&str> {
         .collect()
 }
 
-fn assert_keys(value: &Value, words: &str) {
-    assert_eq!(keys(value), words.split_whitespace().collect(), "{value:#}");
+fn assert_keys(value: &Value, names: &str) {
+    assert_eq!(keys(value), names.split_whitespace().collect(), "{value:#}");
 }
 
 #[tokio::test]
@@ -413,16 +413,16 @@ async fn responses_have_the_fields_of_the_contract() {
     }
 
     let dump = server.admin.json("/debug/config_dump?proxy=client.shop@east").await;
-    let held = client.held();
+    let contents = client.held();
     for kind in ResourceType::ALL {
         let dumped = dump[kind.short()].as_array().expect("a list");
         let names: Vec<_> = dumped.iter().filter_map(|one| one["name"].as_str()).collect();
-        assert_eq!(names, held.names(kind).collect::<Vec<_>>(), "{}", kind.short());
-        let versions = held.versions(kind);
-        for one in dumped {
-            let name = one["name"].as_str().expect("a name");
-            assert_eq!(one["version"].as_str(), versions.get(name).map(String::as_str), "{name}");
-            assert!(one["resource"].is_object(), "{one}");
+        assert_eq!(names, contents.names(kind).collect::<Vec<_>>(), "{}", kind.short());
+        let versions = contents.versions(kind);
+        for row in dumped {
+            let name = row["name"].as_str().expect("a name");
+            assert_eq!(row["version"].as_str(), versions.get(name).map(String::as_str), "{name}");
+            assert!(row["resource"].is_object(), "{row}");
         }
     }
     let assignments = dump["eds"].as_array().expect("a list");
@@ -507,9 +507,9 @@ async fn explain_reports_the_withholding_step() {
         let withheld = endpoint["verdict"] == "withheld";
         assert_eq!(failed.len(), usize::from(withheld), "{endpoint:#}");
         let step = failed.first().and_then(|step| step["step"].as_str()).unwrap_or_default();
-        let word = |key: &str| endpoint[key].as_str().unwrap_or_default().to_owned();
+        let field = |key: &str| endpoint[key].as_str().unwrap_or_default().to_owned();
         verdicts.push(
-            format!("{} {} {} {step}", word("cluster"), word("address"), word("verdict"))
+            format!("{} {} {} {step}", field("cluster"), field("address"), field("verdict"))
                 .trim_end()
                 .to_owned(),
         );
@@ -526,8 +526,8 @@ async fn explain_reports_the_withholding_step() {
             "west 10.0.0.5 withheld pod",
         ]
     );
-    let one = server.admin.json(&format!("{path}&address=10.0.0.4")).await;
-    assert_eq!(one["endpoints"].as_array().map(Vec::len), Some(1));
+    let filtered = server.admin.json(&format!("{path}&address=10.0.0.4")).await;
+    assert_eq!(filtered["endpoints"].as_array().map(Vec::len), Some(1));
     assert_eq!(
         server.admin.text("/debug/explain?proxy=client.shop&hostname=no").await.0,
         StatusCode::NOT_FOUND
@@ -665,8 +665,8 @@ async fn binary_prints_its_addresses_and_drains_on_sigterm() {
     let id = process.id().expect("it runs").to_string();
     let killed = Command::new("kill").args(["-TERM", &id]).status().await.expect("kill runs");
     assert!(killed.success());
-    let held = client.wait_for(|held| held.ended.is_some()).await.expect("it ends");
-    assert!(held.ended.is_some_and(|why| why.contains("reconnect")));
+    let contents = client.wait_for(|contents| contents.ended.is_some()).await.expect("it ends");
+    assert!(contents.ended.is_some_and(|why| why.contains("reconnect")));
     let exit = tokio::time::timeout(SOON, process.wait()).await.expect("in time").expect("it ends");
     assert_eq!(exit.code(), Some(0));
     assert_eq!(lines.next_line().await.expect("readable"), None, "exactly one line");
@@ -733,13 +733,13 @@ async fn process_drains_and_deletes_its_token_when_its_terminal_closes() {
         .expect("it starts");
     let mut lines = BufReader::new(process.stdout.take().expect("piped")).lines();
     lines.next_line().await.expect("readable").expect("it listens");
-    let left = || std::fs::read_dir(temporary.path()).expect("it stays").flatten().count();
-    assert_eq!(left(), 1, "the folder of its token is left");
+    let remaining = || std::fs::read_dir(temporary.path()).expect("it stays").flatten().count();
+    assert_eq!(remaining(), 1, "the folder of its token is left");
     let id = process.id().expect("it runs").to_string();
     let killed = Command::new("kill").args(["-HUP", &id]).status().await.expect("kill runs");
     assert!(killed.success());
     let exit = tokio::time::timeout(SOON, process.wait()).await.expect("in time").expect("it ends");
-    assert_eq!((exit.code(), left()), (Some(0), 0));
+    assert_eq!((exit.code(), remaining()), (Some(0), 0));
 }
 
 #[tokio::test]

@@ -61,7 +61,7 @@ async fn histories_end_in_the_state_of_a_fresh_start() {
     };
     // Each run mostly waits for the server, so a few run concurrently.
     for some in seeds.chunks(4) {
-        futures::future::join_all(some.iter().map(|seed| Run::of(*seed))).await;
+        futures::future::join_all(some.iter().map(|seed| Run::run(*seed))).await;
     }
 }
 
@@ -73,7 +73,7 @@ struct Run {
 }
 
 impl Run {
-    async fn of(seed: u64) {
+    async fn run(seed: u64) {
         let (story, setup) = Story::begin(seed, cast(), Setup::new()).await;
         let mut run = Self { seed, setup, story };
         let server = run.setup.start_ready().await;
@@ -83,7 +83,7 @@ impl Run {
         }
         run.check(&clients).await;
         for burst in 0..BURSTS {
-            run.story.say(format!("burst {burst}"));
+            run.story.record(format!("burst {burst}"));
             run.story.burst(&run.setup).await;
             run.check(&clients).await;
         }
@@ -97,7 +97,7 @@ impl Run {
             let expected = naive::assignments(self.story.world(), proxy);
             wait_until(LIMIT, async || {
                 for client in &pair.0 {
-                    let found = naive::held(&client.held());
+                    let found = naive::received_assignments(&client.held());
                     let why = client.held().ended;
                     holds(found == expected, "").map_err(|_| {
                         format!(
@@ -124,11 +124,11 @@ impl Run {
             wait_until(LIMIT, async || {
                 let all: Vec<_> =
                     pair.0.iter().chain(&newcomers.0).map(|one| pictured(&one.held())).collect();
-                let words = ["long Delta", "long SotW", "fresh Delta", "fresh SotW"];
-                for (picture, word) in all.iter().zip(words) {
+                let labels = ["long Delta", "long SotW", "fresh Delta", "fresh SotW"];
+                for (picture, label) in all.iter().zip(labels) {
                     holds(*picture == all[2], "").map_err(|_| {
                         format!(
-                            "seed {seed}, {}, {word} against fresh: {}",
+                            "seed {seed}, {}, {label} against fresh: {}",
                             proxy.id(),
                             difference(&all[2], picture)
                         )
@@ -154,11 +154,11 @@ async fn connect(server: &Server, setup: &Setup, proxy: &Proxy) -> Pair {
 }
 
 /// Returns all resources of a client by type and name, in Envoy's JSON format.
-pub(crate) fn pictured(held: &ClientContents) -> BTreeMap<String, Value> {
+pub(crate) fn pictured(contents: &ClientContents) -> BTreeMap<String, Value> {
     let mut all = BTreeMap::new();
     for kind in ResourceType::ALL {
-        for name in held.names(kind) {
-            let body = held.body(kind, name).unwrap_or_default();
+        for name in contents.names(kind) {
+            let body = contents.body(kind, name).unwrap_or_default();
             let json = strait_proto::json::to_json(kind.url(), body).expect("decodable");
             all.insert(format!("{} {name}", kind.short()), json);
         }
@@ -173,8 +173,8 @@ pub(crate) fn difference<V: PartialEq + std::fmt::Debug>(
 ) -> String {
     let names: BTreeSet<_> = expected.keys().chain(found.keys()).collect();
     let differing = names.into_iter().filter(|name| expected.get(*name) != found.get(*name));
-    let words = differing.map(|name| {
+    let lines = differing.map(|name| {
         format!("\n{name}\n  expected {:?}\n  found    {:?}", expected.get(name), found.get(name))
     });
-    words.take(6).collect()
+    lines.take(6).collect()
 }

@@ -167,7 +167,7 @@ impl Replica {
 struct Connected {
     kind: usize,
     /// Whether it is connected to the restarted replica.
-    of_mortal: bool,
+    on_mortal: bool,
     proxy: Proxy,
     form: ProtocolForm,
     client: XdsClient,
@@ -182,8 +182,8 @@ fn duplicate(proxy: &Proxy, number: usize) -> Proxy {
     Proxy { ip, ..proxy.clone() }
 }
 
-async fn connect_all(replica: &Replica, setup: &Setup, of_mortal: bool) -> Vec<Connected> {
-    let from = if of_mortal { 100 } else { 0 };
+async fn connect_all(replica: &Replica, setup: &Setup, on_mortal: bool) -> Vec<Connected> {
+    let from = if on_mortal { 100 } else { 0 };
     let mut all = Vec::new();
     for (kind, proxy) in kinds().iter().enumerate() {
         // A pod is one proxy; more streams of it would exceed the limit per node ID.
@@ -192,24 +192,25 @@ async fn connect_all(replica: &Replica, setup: &Setup, of_mortal: bool) -> Vec<C
             let form = if number % 2 == 0 { ProtocolForm::Delta } else { ProtocolForm::Sotw };
             let proxy = duplicate(proxy, from + kind * TWINS + number);
             let client = replica.connect(setup, &proxy, from_nothing(form)).await;
-            all.push(Connected { kind, of_mortal, proxy, form, client });
+            all.push(Connected { kind, on_mortal, proxy, form, client });
         }
     }
     all
 }
 
 /// Returns the bytes of all resources of a client.
-fn bodies(held: &ClientContents) -> BTreeMap<(ResourceType, &str), &[u8]> {
-    let of = |kind| held.names(kind).map(move |name| ((kind, name), held.body(kind, name)));
-    let all = ResourceType::ALL.into_iter().flat_map(of);
+fn bodies(contents: &ClientContents) -> BTreeMap<(ResourceType, &str), &[u8]> {
+    let by_kind =
+        |kind| contents.names(kind).map(move |name| ((kind, name), contents.body(kind, name)));
+    let all = ResourceType::ALL.into_iter().flat_map(by_kind);
     all.filter_map(|(name, body)| Some((name, body?))).collect()
 }
 
 impl Connected {
     /// Reconnects with its resources, as a proxy does.
     async fn connect_again(&mut self, setup: &Setup, replica: &Replica) {
-        let held = self.client.held();
-        let options = Options { form: self.form, held, ..Options::default() };
+        let contents = self.client.held();
+        let options = Options { form: self.form, held: contents, ..Options::default() };
         self.client = replica.connect(setup, &self.proxy, options).await;
     }
 }
@@ -219,11 +220,11 @@ impl Connected {
 /// an error is a failure.
 async fn come_back(proxies: &mut [Connected], setup: &Setup, replicas: [&Replica; 2]) -> usize {
     let mut count = 0;
-    for one in proxies {
-        let Some(reason) = one.client.held().ended else { continue };
-        let of_connection = ["Cancelled", "Unavailable", "Unknown", "the server"];
-        assert!(of_connection.iter().any(|word| reason.starts_with(word)), "{reason}");
-        one.connect_again(setup, replicas[usize::from(one.of_mortal)]).await;
+    for proxy in proxies {
+        let Some(reason) = proxy.client.held().ended else { continue };
+        let connection_errors = ["Cancelled", "Unavailable", "Unknown", "the server"];
+        assert!(connection_errors.iter().any(|prefix| reason.starts_with(prefix)), "{reason}");
+        proxy.connect_again(setup, replicas[usize::from(proxy.on_mortal)]).await;
         count += 1;
     }
     count
@@ -234,30 +235,30 @@ async fn check(story: &Story, proxies: &[Connected], fresh: &[XdsClient]) -> boo
     let kinds = kinds();
     let expected: Vec<_> =
         kinds.iter().map(|kind| naive::assignments(story.world(), kind)).collect();
-    for one in proxies {
-        let Connected { kind, proxy, form, client, .. } = one;
+    for connected in proxies {
+        let Connected { kind, proxy, form, client, .. } = connected;
         let whole = wait_until(LIMIT, async || {
             if proxies.iter().any(|one| one.client.held().ended.is_some()) {
                 return Ok(false);
             }
-            let held = client.held();
+            let contents = client.held();
             let who = || format!("{} in {} by {form:?}", proxy.id(), proxy.cluster);
             // The first proxy of a kind is compared with the objects, the others with the first.
             let first = proxies.iter().find(|other| other.kind == *kind).expect("at least itself");
             let first = first.client.held();
-            if bodies(&held) != bodies(&first) {
-                let difference = difference(&pictured(&first), &pictured(&held));
+            if bodies(&contents) != bodies(&first) {
+                let difference = difference(&pictured(&first), &pictured(&contents));
                 return Err(format!("{} against the first of its kind: {difference}", who()));
             }
-            let found = naive::held(&held);
+            let found = naive::received_assignments(&contents);
             if found != expected[*kind] {
                 let difference = difference(&expected[*kind], &found);
                 return Err(format!("{} against naive: {difference}", who()));
             }
             if let Some(fresh) = fresh.get(*kind).map(XdsClient::held)
-                && bodies(&held) != bodies(&fresh)
+                && bodies(&contents) != bodies(&fresh)
             {
-                let difference = difference(&pictured(&fresh), &pictured(&held));
+                let difference = difference(&pictured(&fresh), &pictured(&contents));
                 return Err(format!("{} against a fresh start: {difference}", who()));
             }
             Ok(true)
@@ -299,7 +300,7 @@ async fn soak_loses_nothing_leaks_nothing_and_does_not_grow() {
     // At least one burst, even if starting took all the time.
     while bursts == 0 || began.elapsed() < length {
         bursts += 1;
-        story.say(format!("burst {bursts} after {:?}", began.elapsed()));
+        story.record(format!("burst {bursts} after {:?}", began.elapsed()));
         story.burst(&setup).await;
         returns += all_hold(&story, &mut proxies, &mortal, &[]).await;
         samples.push((began.elapsed(), steady.memory()));
@@ -309,17 +310,17 @@ async fn soak_loses_nothing_leaks_nothing_and_does_not_grow() {
             // The last changes may not be on disk yet; they can be read again only if all API
             // servers are up.
             let signal = if story.all_up() && story.any(2) == 0 { "-KILL" } else { "-TERM" };
-            story.say(format!("restart by {signal}"));
+            story.record(format!("restart by {signal}"));
             mortal.end(signal).await;
             mortal = Replica::start(&setup, "mortal").await;
-            for one in proxies.iter_mut().filter(|one| one.of_mortal) {
-                one.connect_again(&setup, &mortal).await;
+            for connected in proxies.iter_mut().filter(|connected| connected.on_mortal) {
+                connected.connect_again(&setup, &mortal).await;
             }
             returns += all_hold(&story, &mut proxies, &mortal, &[]).await;
         }
         if story.any(6) == 0 {
             fresh_starts += 1;
-            story.say("a fresh start");
+            story.record("a fresh start");
             story.calm().await;
             let state = format!("fresh-{fresh_starts}");
             let mut fresh = Replica::start(&setup, &state).await;

@@ -75,14 +75,14 @@ impl AggregatedDiscoveryService for Mcp {
     ) -> Result<Response<Responses>, Status> {
         let mut requests = request.into_inner();
         let contents = Arc::clone(&self.contents);
-        let mut seen = contents.subscribe();
+        let mut receiver = contents.subscribe();
         let (sender, responses) = mpsc::channel(16);
         #[expect(clippy::disallowed_methods, reason = "a test's own server")]
         tokio::spawn(async move {
             contents.send_modify(|contents| contents.streams += 1);
             let mut wanted: BTreeMap<String, u64> = BTreeMap::new();
             loop {
-                let now = seen.borrow_and_update().clone();
+                let now = receiver.borrow_and_update().clone();
                 if !now.up {
                     return;
                 }
@@ -108,7 +108,7 @@ impl AggregatedDiscoveryService for Mcp {
                     request = requests.next() => {
                         let Some(Ok(request)) = request else { return };
                         if let Some(node) = request.node {
-                            let generator = node.metadata.is_some_and(|one| one.fields.contains_key("GENERATOR"));
+                            let generator = node.metadata.is_some_and(|metadata| metadata.fields.contains_key("GENERATOR"));
                             contents.send_modify(|contents| {
                                 contents.nodes.push(format!("{} {generator}", node.id));
                             });
@@ -118,7 +118,7 @@ impl AggregatedDiscoveryService for Mcp {
                         }
                         wanted.entry(request.type_url).or_insert(u64::MAX);
                     }
-                    changed = seen.changed() => if changed.is_err() { return },
+                    changed = receiver.changed() => if changed.is_err() { return },
                 }
             }
         });
@@ -136,7 +136,8 @@ impl AggregatedDiscoveryService for Mcp {
 impl Mcp {
     fn new() -> Self {
         let types = [("WorkloadEntry", vec![]), ("ServiceEntry", vec![])];
-        let types = types.map(|(kind, none)| (format!("networking.istio.io/v1/{kind}"), none));
+        let types =
+            types.map(|(kind, objects)| (format!("networking.istio.io/v1/{kind}"), objects));
         let contents =
             Contents { version: 1, types: types.into(), up: true, ..Contents::default() };
         Self { contents: Arc::new(watch::Sender::new(contents)) }
@@ -223,8 +224,8 @@ impl Mcp {
     }
 
     async fn until(&self, wanted: impl FnMut(&Contents) -> bool) {
-        let mut seen = self.contents.subscribe();
-        let found = tokio::time::timeout(LIMIT, seen.wait_for(wanted)).await;
+        let mut receiver = self.contents.subscribe();
+        let found = tokio::time::timeout(LIMIT, receiver.wait_for(wanted)).await;
         assert!(found.is_ok(), "{:?}", self.contents.borrow().refused);
     }
 }
@@ -338,8 +339,8 @@ async fn objects_of_an_mcp_server_are_added_changed_and_kept_after_its_stop() {
     // The first version contains it, and it shadows the object with the same name in the directory.
     assert_eq!(hosts(&strait).await.into_keys().collect::<Vec<_>>(), ["a.example"]);
     let own_line = source(&strait, "config directory").await;
-    let said = own_line["warnings"].to_string();
-    assert!(said.contains("STR0222: ServiceEntry shop/a of config directory"), "{said}");
+    let warnings = own_line["warnings"].to_string();
+    assert!(warnings.contains("STR0222: ServiceEntry shop/a of config directory"), "{warnings}");
     assert_eq!(mcp.contents.borrow().nodes.len(), 1);
     let node = mcp.contents.borrow().nodes[0].clone();
     assert_eq!(node, "sidecar~127.0.0.1~strait.strait-system~strait-system.svc.cluster.local true");
@@ -460,23 +461,23 @@ async fn traffic_rules_and_token_rules_of_an_mcp_server_take_effect() {
     wait_until(LIMIT, async || {
         let states = strait.admin.json("/debug/config?namespace=shop&name=x").await;
         let states = states.as_array().expect("a list");
-        let known: Vec<_> = states.iter().filter_map(|one| one["kind"].as_str()).collect();
-        let all = wanted.iter().all(|kind| known.contains(kind));
+        let kinds: Vec<_> = states.iter().filter_map(|one| one["kind"].as_str()).collect();
+        let all = wanted.iter().all(|kind| kinds.contains(kind));
         holds(all && states.iter().all(|one| one["state"] != "refused"), states)
     })
     .await;
     // Proxies receive the configuration of these objects.
     wait_until(LIMIT, async || {
-        let held = client.held();
-        let routes: Vec<_> = held.names(ResourceType::Route).collect();
-        let body = held.body(ResourceType::Route, "80").unwrap_or_default();
+        let contents = client.held();
+        let routes: Vec<_> = contents.names(ResourceType::Route).collect();
+        let body = contents.body(ResourceType::Route, "80").unwrap_or_default();
         holds(body.windows(4).any(|part| part == b"/old"), routes)
     })
     .await;
     let url = "http://a.example/old";
     let explained = strait.strait(&["explain", "route", "client.shop", "GET", url]).await;
-    let told = String::from_utf8_lossy(&explained.stdout).into_owned();
-    assert!(told.contains("410"), "{told}");
+    let printed = String::from_utf8_lossy(&explained.stdout).into_owned();
+    assert!(printed.contains("410"), "{printed}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -598,8 +599,8 @@ async fn consul_services_reach_proxies_and_explain_names_their_source() {
     let mut client = server.connect(&setup, &Proxy::sidecar("east")).await;
     let name = "outbound|8080||web.service.consul";
     let wanted = [("10.7.0.1:8080".parse().expect("an address"), 1)].into();
-    let held = client.wait_for(|held| held.endpoints(name) == wanted);
-    tokio::time::timeout(LIMIT, held).await.expect("in time").expect("the stream lives");
+    let received = client.wait_for(|received| received.endpoints(name) == wanted);
+    tokio::time::timeout(LIMIT, received).await.expect("in time").expect("the stream lives");
 
     let path = "/debug/explain?proxy=client.shop@east&hostname=web.service.consul";
     let explained = server.admin.json(path).await;
@@ -611,9 +612,9 @@ async fn consul_services_reach_proxies_and_explain_names_their_source() {
         .collect();
     let cluster = Some("consul/dc1");
     assert_eq!(verdicts, [(cluster, Some("direct")), (cluster, Some("withheld"))], "{explained:#}");
-    let said = explained.to_string();
-    assert!(said.contains("instance web-1.default of consul/dc1"), "{explained:#}");
-    assert!(said.contains("network n9 has no gateway"), "{explained:#}");
+    let printed = explained.to_string();
+    assert!(printed.contains("instance web-1.default of consul/dc1"), "{explained:#}");
+    assert!(printed.contains("network n9 has no gateway"), "{explained:#}");
     let endpoints = server.admin.json("/debug/endpoints?hostname=web.service.consul").await;
     assert_eq!(endpoints[0]["provider"], "Consul");
     let (_, metrics) = server.admin.text("/metrics").await;
@@ -640,11 +641,11 @@ fn stored_entry(name: &str, host: &str, address: &str) -> Value {
 /// Returns all resources of a proxy of the config cluster, once it has these hosts.
 async fn given(setup: &Setup, strait: &Strait, hosts: &[&str]) -> Vec<(ResourceType, Bodies)> {
     let mut client = strait.connect(setup, &Proxy::sidecar("config")).await;
-    let held = client.wait_for(|held| {
-        let names: Vec<_> = held.names(ResourceType::Endpoint).collect();
+    let received = client.wait_for(|received| {
+        let names: Vec<_> = received.names(ResourceType::Endpoint).collect();
         hosts.iter().all(|host| names.iter().any(|name| name.ends_with(host)))
     });
-    tokio::time::timeout(LIMIT, held).await.expect("in time").expect("the stream lives");
+    tokio::time::timeout(LIMIT, received).await.expect("in time").expect("the stream lives");
     substance(&quiet(strait, &client).await)
 }
 
@@ -701,9 +702,9 @@ async fn restart_without_reachable_sources_serves_the_same_bytes_and_reports_it(
     let began = std::time::Instant::now();
     let second = setup.start_as(arguments.clone()).await;
     second.ready().await;
-    let took = began.elapsed();
+    let elapsed = began.elapsed();
     // Two seconds on an idle machine; far less than the 30 s for which a source delays readiness.
-    assert!(took.as_secs() < 10, "{took:?}");
+    assert!(elapsed.as_secs() < 10, "{elapsed:?}");
     let after = given(&setup, &second, HOSTS).await;
     assert!(after == before, "the bytes have changed");
     for name in ["consul", "consul/dc1", &format!("xds://{address}"), "config cluster"] {

@@ -32,21 +32,26 @@ fn stored(hub: &Member, kind: &str, name: &str) -> Value {
 }
 
 /// Returns a short form of an object's status; empty if it is about an older generation.
-fn said(object: &Value) -> String {
+fn status_summary(object: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
     let generation = &object["metadata"]["generation"];
-    let of_now = conditions.iter().filter(|one| one["observedGeneration"] == *generation);
-    let short = |one: &Value| {
-        format!("{}={} {}", text(&one["type"]), text(&one["status"]), text(&one["reason"]))
+    let current = conditions.iter().filter(|one| one["observedGeneration"] == *generation);
+    let short = |condition: &Value| {
+        format!(
+            "{}={} {}",
+            text(&condition["type"]),
+            text(&condition["status"]),
+            text(&condition["reason"])
+        )
     };
-    of_now.map(short).collect::<Vec<_>>().join(", ")
+    current.map(short).collect::<Vec<_>>().join(", ")
 }
 
 async fn until(hub: &Member, kind: &str, name: &str, expected: &str) {
     wait_until(SOON, async || {
         let object = stored(hub, kind, name);
-        holds(said(&object) == expected, object)
+        holds(status_summary(&object) == expected, object)
     })
     .await;
 }
@@ -68,11 +73,11 @@ async fn object_statuses_are_written_if_enabled() {
     hub.apply(policy("odd", "DENNY"));
     hub.apply(route("cart"));
     // A condition of another controller, with a type that Strait also uses.
-    let mut held = policy("held", "ALLOW");
-    held["status"] = json!({ "conditions": [
+    let mut foreign = policy("held", "ALLOW");
+    foreign["status"] = json!({ "conditions": [
         { "type": "Reconciled", "status": "Unknown", "reason": "Distribution" },
     ] });
-    hub.apply(held);
+    hub.apply(foreign);
     let setup = Setup::new().with(&["--cluster-id", "hub", "--write-status"]);
     let servers = [
         setup.start_replica(&hub.api, "state-1").await,
@@ -84,16 +89,16 @@ async fn object_statuses_are_written_if_enabled() {
     until(&hub, "VirtualService", "web", partly).await;
     let refused = "Accepted=False Refused, Reconciled=False Refused";
     until(&hub, "AuthorizationPolicy", "odd", refused).await;
-    let beside = "Accepted=True InForce, strait.dev/Reconciled=True InForce";
-    until(&hub, "AuthorizationPolicy", "held", beside).await;
+    let both_types = "Accepted=True InForce, strait.dev/Reconciled=True InForce";
+    until(&hub, "AuthorizationPolicy", "held", both_types).await;
     let first = &stored(&hub, "AuthorizationPolicy", "held")["status"]["conditions"][0];
     assert_eq!((&first["type"], &first["reason"]), (&json!("Reconciled"), &json!("Distribution")));
 
     // With the text of /debug/config.
-    let told = servers[0].admin.json("/debug/config?kind=VirtualService&name=web").await;
+    let states = servers[0].admin.json("/debug/config?kind=VirtualService&name=web").await;
     let message =
         stored(&hub, "VirtualService", "web")["status"]["conditions"][1]["message"].clone();
-    let [code, text] = ["code", "text"].map(|field| told[0]["reasons"][0][field].clone());
+    let [code, text] = ["code", "text"].map(|field| states[0]["reasons"][0][field].clone());
     for part in [&code, &text] {
         let part = part.as_str().expect("a text");
         assert!(message.as_str().is_some_and(|all| all.contains(part)), "{part}: {message}");
@@ -112,9 +117,9 @@ async fn object_statuses_are_written_if_enabled() {
     assert_eq!(writes(), [4, 2]);
 
     // Workloads are added and removed only by their labels.
-    let mut nobody = policy("nobody", "DENY");
-    nobody["spec"]["selector"]["matchLabels"]["app"] = json!("later");
-    hub.apply(nobody);
+    let mut unused_policy = policy("nobody", "DENY");
+    unused_policy["spec"]["selector"]["matchLabels"]["app"] = json!("later");
+    hub.apply(unused_policy);
     let unused = "Accepted=True NotUsed, Reconciled=False NotUsed";
     until(&hub, "AuthorizationPolicy", "nobody", unused).await;
     hub.apply(objects::pod("shop", "later-1", "later", "10.0.0.7", "node"));
@@ -175,8 +180,8 @@ async fn ingress_status_has_the_addresses_of_its_gateway() {
     hub.apply(entrance(json!([{ "ip": "203.0.113.9" }])));
     hub.apply(ingress("ours", "istio"));
     let mut theirs = ingress("theirs", "nginx");
-    let said = json!({ "loadBalancer": { "ingress": [{ "ip": "192.0.2.1" }] } });
-    theirs["status"] = said.clone();
+    let foreign_status = json!({ "loadBalancer": { "ingress": [{ "ip": "192.0.2.1" }] } });
+    theirs["status"] = foreign_status.clone();
     hub.apply(theirs);
     let setup = Setup::new().with(&["--cluster-id", "hub"]);
     let servers = [
@@ -185,8 +190,9 @@ async fn ingress_status_has_the_addresses_of_its_gateway() {
     ];
     let until = async |expected: Value| {
         wait_until(SOON, async || {
-            let held = stored(&hub, "Ingress", "ours")["status"]["loadBalancer"]["ingress"].clone();
-            holds(held == expected, held)
+            let addresses =
+                stored(&hub, "Ingress", "ours")["status"]["loadBalancer"]["ingress"].clone();
+            holds(addresses == expected, addresses)
         })
         .await;
     };
@@ -196,7 +202,7 @@ async fn ingress_status_has_the_addresses_of_its_gateway() {
     until(both).await;
     hub.apply(entrance(json!([])));
     until(Value::Null).await;
-    assert_eq!(stored(&hub, "Ingress", "theirs")["status"], said, "another controller's");
+    assert_eq!(stored(&hub, "Ingress", "theirs")["status"], foreign_status, "another controller's");
     assert_eq!(
         hub.api.request_count("patch", "ingresses"),
         3,

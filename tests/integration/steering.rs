@@ -23,8 +23,8 @@ async fn policy_and_its_changes_take_effect() {
     setup.join(&[&east, &west]);
     let server = setup.start_ready().await;
     let client = server.connect(&setup, &Proxy::sidecar("west")).await;
-    let (of_east, of_west) = (("10.0.0.1:8080", 1), ("10.0.0.2:8080", 1));
-    endpoints_until(&client, "web", &[of_west]).await;
+    let (east_endpoint, west_endpoint) = (("10.0.0.1:8080", 1), ("10.0.0.2:8080", 1));
+    endpoints_until(&client, "web", &[west_endpoint]).await;
 
     let found = server.strait(&["check"]).await;
     assert!(text(&found).contains("STR0607"), "{}", text(&found));
@@ -33,7 +33,7 @@ async fn policy_and_its_changes_take_effect() {
     assert!(text(&refused).contains("clusters.east.addresses"), "{}", text(&refused));
 
     write("");
-    endpoints_until(&client, "web", &[of_west, of_east]).await;
+    endpoints_until(&client, "web", &[west_endpoint, east_endpoint]).await;
     let refused = server.strait(&["policy", "test", &name]).await;
     assert_eq!(refused.status.code(), Some(0), "{}", text(&refused));
 
@@ -47,10 +47,10 @@ async fn policy_and_its_changes_take_effect() {
     let found = server.strait(&["check", "policy"]).await;
     assert_eq!(found.status.code(), Some(2), "{}", text(&found));
     assert!(text(&found).contains("STR0601"), "{}", text(&found));
-    endpoints_until(&client, "web", &[of_west, of_east]).await;
+    endpoints_until(&client, "web", &[west_endpoint, east_endpoint]).await;
 
     write("mesh: {mode: normal}\nclusters: {east: {mode: drain}, west: {mode: pause}}");
-    endpoints_until(&client, "web", &[of_west]).await;
+    endpoints_until(&client, "web", &[west_endpoint]).await;
     server.cluster_in("east", "draining").await;
     let paused = server.cluster_in("west", "paused").await;
     assert!(paused["since"].is_string(), "{paused}");
@@ -102,10 +102,10 @@ async fn preference_ranks_the_local_cluster_first() {
     let proxies = server.admin.json("/debug/proxies").await;
     let key = proxies[0]["key"].as_str().expect("a key").to_owned();
     let path = format!("/debug/explain?proxy={key}&hostname=web.{}", super::mesh::SHOP);
-    let told = server.admin.json(&path).await;
-    let of = |cluster: &str| {
-        let lines = told["clusters"].as_array().expect("lines");
+    let explained = server.admin.json(&path).await;
+    let priority = |cluster: &str| {
+        let lines = explained["clusters"].as_array().expect("lines");
         lines.iter().find(|line| line["cluster"] == cluster).expect("a line")["priority"].clone()
     };
-    assert_eq!((of("west"), of("east")), (json!(0), json!(1)), "{told:#}");
+    assert_eq!((priority("west"), priority("east")), (json!(0), json!(1)), "{explained:#}");
 }

@@ -73,13 +73,16 @@ fn full_disk_leaves_no_partial_file_and_writing_resumes_with_free_space() {
         rest.split("== ").next().unwrap_or_default().to_owned()
     };
     let serve = part("serve on a full disk");
-    for said in ["admin-token can't be written: No space left", "STR0801", "df -h", "exit 1"] {
-        assert!(serve.contains(said), "no {said:?} in {serve}");
+    for message in ["admin-token can't be written: No space left", "STR0801", "df -h", "exit 1"] {
+        assert!(serve.contains(message), "no {message:?} in {serve}");
     }
     for title in ["init on a full disk", "issue on a full disk"] {
-        let said = part(title);
-        assert!(said.contains("STR0801") && said.contains("No space left"), "{title}: {said}");
-        assert!(said.contains("exit 1"), "{title}: {said}");
+        let section = part(title);
+        assert!(
+            section.contains("STR0801") && section.contains("No space left"),
+            "{title}: {section}"
+        );
+        assert!(section.contains("exit 1"), "{title}: {section}");
     }
     assert_eq!(part("left"), "fill\nlock\n");
     assert_eq!(part("issued"), "cert-chain.pem\nkey.pem\nroot-cert.pem\nsame\n");
@@ -112,10 +115,10 @@ fn state_directory_has_one_server_and_a_killed_one_releases_it() {
     let mut second = vec!["serve"];
     second.extend(arguments.iter().map(String::as_str));
     let refused = strait(&second);
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert_eq!(refused.status.code(), Some(1), "{said}");
+    let errors = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(1), "{errors}");
     for part in ["STR0803", &format!("process {}", first.id()), "--state-dir", "state"] {
-        assert!(said.contains(part), "no {part:?} in {said}");
+        assert!(errors.contains(part), "no {part:?} in {errors}");
     }
     first.kill().expect("killed");
     first.wait().expect("it ended");
@@ -137,9 +140,9 @@ async fn check(server: &Server) -> (i32, String) {
 async fn unwritable_state_is_reported_until_it_is_writable() {
     let setup = Setup::new();
     std::fs::create_dir(setup.path("state")).expect("made");
-    let in_the_way = setup.path("state").join("lkg");
+    let blocking_file = setup.path("state").join("lkg");
     // A file instead of the directory, so that not even root can write into it.
-    replace(&in_the_way, "in the way");
+    replace(&blocking_file, "in the way");
     let server = setup.start_ready().await;
     wait_until(SOON, async || {
         let (_, text) = server.admin.text("/readyz?verbose").await;
@@ -147,14 +150,14 @@ async fn unwritable_state_is_reported_until_it_is_writable() {
     })
     .await;
     wait_until(SOON, async || {
-        let (code, said) = check(&server).await;
-        holds(code == 2 && said.contains("STR0801") && said.contains("state"), said)
+        let (code, printed) = check(&server).await;
+        holds(code == 2 && printed.contains("STR0801") && printed.contains("state"), printed)
     })
     .await;
-    std::fs::remove_file(&in_the_way).expect("removed");
+    std::fs::remove_file(&blocking_file).expect("removed");
     wait_until(SOON, async || {
-        let (code, said) = check(&server).await;
-        holds(code == 0, said)
+        let (code, printed) = check(&server).await;
+        holds(code == 0, printed)
     })
     .await;
     let (_, text) = server.admin.text("/readyz?verbose").await;

@@ -122,7 +122,7 @@ impl Story {
     }
 
     /// Adds a line to the output of a failing run.
-    pub(crate) fn say(&mut self, what: impl Into<String>) {
+    pub(crate) fn record(&mut self, what: impl Into<String>) {
         self.log.lines.push(what.into());
     }
 
@@ -264,13 +264,13 @@ impl Story {
                 endpoints.push(endpoint);
             }
         }
-        let word = |one: &Endpoint| {
-            let ready = if one.ready { "" } else { " unready" };
-            let pod = if one.pod.is_some() { "" } else { " without pod" };
-            format!("{}{ready}{pod}", one.address)
+        let text = |endpoint: &Endpoint| {
+            let ready = if endpoint.ready { "" } else { " unready" };
+            let pod = if endpoint.pod.is_some() { "" } else { " without pod" };
+            format!("{}{ready}{pod}", endpoint.address)
         };
-        let words: Vec<_> = endpoints.iter().map(word).collect();
-        self.note(index, format!("slice {name}: {}", words.join(", ")));
+        let texts: Vec<_> = endpoints.iter().map(text).collect();
+        self.note(index, format!("slice {name}: {}", texts.join(", ")));
         let slice = objects::endpoint_slice(namespace, name, name, ports, &endpoints);
         self.members[index].apply(slice);
     }
@@ -435,7 +435,7 @@ impl Story {
             if let Some(cluster) = self.world.clusters.get_mut(member.id())
                 && !self.down.contains(member.id())
             {
-                cluster.objects = Objects::of(member.api.store());
+                cluster.objects = Objects::from_store(member.api.store());
             }
         }
     }

@@ -24,8 +24,8 @@ fn object(namespace: &str, name: &str, rules: usize) -> Value {
 
 /// The hosts `NAME.example` that have routes in a client in `shop`.
 fn routed(client: &XdsClient) -> Vec<String> {
-    let held = client.held();
-    let Some(body) = held.body(ResourceType::Route, "80") else { return Vec::new() };
+    let contents = client.held();
+    let Some(body) = contents.body(ResourceType::Route, "80") else { return Vec::new() };
     let route = strait_proto::json::to_json(ResourceType::Route.url(), body).expect("a route");
     let hosts = route["virtual_hosts"].as_array().into_iter().flatten();
     let domains = hosts.flat_map(|host| host["domains"].as_array().into_iter().flatten());
@@ -96,17 +96,17 @@ async fn policy_limits_the_effect_of_objects_on_other_namespaces() {
 
 /// Returns whether the VirtualService `evil/taker` responds to the requests of a client for
 /// `web.shop`.
-fn is_web_taken(client: &XdsClient) -> bool {
-    let held = client.held();
-    let Some(body) = held.body(ResourceType::Route, "80") else { return false };
+fn takes_over_web(client: &XdsClient) -> bool {
+    let contents = client.held();
+    let Some(body) = contents.body(ResourceType::Route, "80") else { return false };
     let route = strait_proto::json::to_json(ResourceType::Route.url(), body).expect("a route");
     let hosts = route["virtual_hosts"].as_array().into_iter().flatten();
     let is_web = |host: &&Value| host["domains"].to_string().contains("web.shop.svc");
     hosts.filter(is_web).any(|host| host["routes"][0]["direct_response"].is_object())
 }
 
-async fn web_is_taken_until(client: &XdsClient, expected: bool) {
-    wait_until(SOON, async || holds(is_web_taken(client) == expected, routed(client))).await;
+async fn takeover_until(client: &XdsClient, expected: bool) {
+    wait_until(SOON, async || holds(takes_over_web(client) == expected, routed(client))).await;
 }
 
 #[tokio::test]
@@ -134,7 +134,7 @@ async fn policy_denies_objects_the_traffic_of_other_namespaces() {
     setup.put("taker", &taker);
     let server = setup.start_ready().await;
     let client = server.connect(&setup, &Proxy::sidecar("east")).await;
-    web_is_taken_until(&client, true).await;
+    takeover_until(&client, true).await;
     endpoints_until(
         &client,
         "web",
@@ -158,7 +158,7 @@ async fn policy_denies_objects_the_traffic_of_other_namespaces() {
     assert_eq!(state().await, "inForce");
 
     write("gatewayNamespaces: [strait-system]\ntraffic: {foreignHosts: deny}\n");
-    web_is_taken_until(&client, false).await;
+    takeover_until(&client, false).await;
     endpoints_until(&client, "web", &[("10.0.0.1:8080", 1), ("198.18.0.2:15443", 1)]).await;
     routed_until(&client, &["taker"]).await;
     assert_eq!(state().await, "partly", "its other host is not affected");
@@ -172,10 +172,10 @@ async fn policy_denies_objects_the_traffic_of_other_namespaces() {
         ..Proxy::sidecar("east")
     };
     let own = server.connect(&setup, &proxy).await;
-    web_is_taken_until(&own, true).await;
+    takeover_until(&own, true).await;
 
     write("traffic: {foreignHosts: allow}\n");
-    web_is_taken_until(&client, true).await;
+    takeover_until(&client, true).await;
     let states = server.admin.json("/debug/config?kind=VirtualService&name=taker").await;
     assert!(!states.to_string().contains("STR1112"), "{states}");
 }

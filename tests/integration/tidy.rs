@@ -22,7 +22,7 @@ fn every_file_starts_with_a_module_comment() {
 #[test]
 fn first_line_of_a_doc_comment_names_its_subject() {
     const BEGINNINGS: [&str; 6] = ["What ", "Who ", "Whose ", "Those ", "The same", "One that "];
-    let text_of = |line: &str| {
+    let doc_text = |line: &str| {
         let line = line.trim_start();
         let text = line.strip_prefix("///").or_else(|| line.strip_prefix("//!"));
         text.map(|text| text.trim_start().to_owned())
@@ -31,7 +31,7 @@ fn first_line_of_a_doc_comment_names_its_subject() {
     for (file, text) in sources() {
         let mut is_within = false;
         for line in text.lines() {
-            let doc = text_of(line);
+            let doc = doc_text(line);
             let begins = |doc: &String| BEGINNINGS.iter().any(|word| doc.starts_with(word));
             if !is_within && doc.as_ref().is_some_and(begins) {
                 found.push(format!("{}: {}", file.display(), line.trim()));
@@ -65,8 +65,8 @@ fn no_code_uses_print_macros_that_panic_on_closed_output() {
         let text = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
         let prints = |line: &&str| {
             let line = line.trim_start();
-            let words = ["println!(", "print!("];
-            !line.starts_with("//") && words.iter().any(|word| line.contains(word))
+            let macros = ["println!(", "print!("];
+            !line.starts_with("//") && macros.iter().any(|word| line.contains(word))
         };
         text.lines().filter(prints).map(move |line| (file, line))
     });
@@ -100,17 +100,17 @@ fn no_type_name_contains_a_word_that_the_glossary_excludes() {
         .expect("the glossary");
     let (_, table) = glossary.split_once("## Words that no type has").expect("a table");
     let rows = table.lines().filter(|line| line.starts_with("| ")).skip(1);
-    let words = rows.filter_map(|row| row.split('|').nth(1)).flat_map(|cell| cell.split(','));
-    let words: BTreeSet<&str> = words.map(str::trim).collect();
-    assert!(words.len() > 20 && words.contains("told"), "{words:?}");
+    let excluded = rows.filter_map(|row| row.split('|').nth(1)).flat_map(|cell| cell.split(','));
+    let excluded: BTreeSet<&str> = excluded.map(str::trim).collect();
+    assert!(excluded.len() > 20 && excluded.contains("told"), "{excluded:?}");
     let mut found = Vec::new();
     for (file, text) in sources().into_iter().filter(|(file, _)| !is_tests(file)) {
         let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
         for name in code.lines().filter_map(defined_type) {
-            let is_word = |part: &String| {
-                words.contains(part.as_str()) || words.contains(part.trim_end_matches('s'))
+            let is_excluded = |part: &String| {
+                excluded.contains(part.as_str()) || excluded.contains(part.trim_end_matches('s'))
             };
-            if words_in(name).iter().any(is_word) {
+            if split_name(name).iter().any(is_excluded) {
                 found.push((file.clone(), name.to_owned()));
             }
         }
@@ -119,26 +119,26 @@ fn no_type_name_contains_a_word_that_the_glossary_excludes() {
 }
 
 /// Splits a type name into words: `HttpRouteTable` into `http`, `route` and `table`.
-fn words_in(name: &str) -> Vec<String> {
-    let mut words: Vec<String> = Vec::new();
+fn split_name(name: &str) -> Vec<String> {
+    let mut parts: Vec<String> = Vec::new();
     for letter in name.chars() {
-        match words.last_mut() {
-            Some(word) if !letter.is_uppercase() => word.push(letter),
-            _ => words.push(letter.to_lowercase().collect()),
+        match parts.last_mut() {
+            Some(part) if !letter.is_uppercase() => part.push(letter),
+            _ => parts.push(letter.to_lowercase().collect()),
         }
     }
-    words
+    parts
 }
 
 /// Returns the name of the type that a line of code defines at the top level of a module.
 fn defined_type(line: &str) -> Option<&str> {
-    let mut words = line.strip_prefix("pub").map_or(line, |rest| {
+    let mut rest = line.strip_prefix("pub").map_or(line, |rest| {
         let end = rest.starts_with('(').then(|| rest.find(')').map_or(0, |at| at + 1));
         &rest[end.unwrap_or_default()..]
     });
-    words = words.strip_prefix(' ').unwrap_or(words);
+    rest = rest.strip_prefix(' ').unwrap_or(rest);
     let kinds = ["struct ", "enum ", "trait ", "type "];
-    let name = kinds.iter().find_map(|kind| words.strip_prefix(kind))?;
+    let name = kinds.iter().find_map(|kind| rest.strip_prefix(kind))?;
     let end = name.find(|c: char| !c.is_alphanumeric() && c != '_');
     Some(&name[..end.unwrap_or(name.len())])
 }
@@ -208,8 +208,8 @@ fn pages_refer_only_to_existing_files() {
         let named = code_spans(&text).filter_map(path_named).map(|path| root().join(path));
         let linked = text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
         let is_page = |link: &&str| !link.is_empty() && !link.contains("://");
-        let beside = page.parent().expect("in a folder");
-        let linked = linked.filter(is_page).map(|link| beside.join(link));
+        let folder = page.parent().expect("in a folder");
+        let linked = linked.filter(is_page).map(|link| folder.join(link));
         missing.extend(named.chain(linked).filter(|path| !path.exists()).map(|path| (page, path)));
     }
     assert!(missing.is_empty(), "pages refer to missing files: {missing:#?}");
@@ -233,14 +233,14 @@ fn identifiers_in_recipes_exist_in_the_named_files() {
         }
         for step in steps {
             let files: Vec<_> = code_spans(&step).filter_map(path_named).collect();
-            let there: String = files.iter().map(|path| text_of(&root().join(path))).collect();
-            let is_word = |c: char| c.is_alphanumeric() || c == '_';
-            let words: BTreeSet<&str> = there.split(|c| !is_word(c)).collect();
+            let there: String = files.iter().map(|path| read_text(&root().join(path))).collect();
+            let is_identifier_part = |c: char| c.is_alphanumeric() || c == '_';
+            let identifiers: BTreeSet<&str> = there.split(|c| !is_identifier_part(c)).collect();
             for name in code_spans(&step).filter(|_| !files.is_empty()) {
                 let last = name.rsplit("::").next().unwrap_or_default();
-                if !last.is_empty() && last.chars().all(is_word) {
+                if !last.is_empty() && last.chars().all(is_identifier_part) {
                     looked_for += 1;
-                    if !words.contains(last) {
+                    if !identifiers.contains(last) {
                         missing.push((page.clone(), name.to_owned(), step.clone()));
                     }
                 }
@@ -274,14 +274,14 @@ fn path_named(code: &str) -> Option<&str> {
     ];
     let path = code.split(' ').next()?.trim_end_matches('/');
     // A path with a placeholder names no single file.
-    let is_one = !path.contains(['*', '<', '{']) && !path.contains("NAME");
-    (PLACES.iter().any(|place| code.starts_with(place)) && is_one).then_some(path)
+    let is_single_file = !path.contains(['*', '<', '{']) && !path.contains("NAME");
+    (PLACES.iter().any(|place| code.starts_with(place)) && is_single_file).then_some(path)
 }
 
 /// Returns the text of a file, or of all files below a folder.
-fn text_of(path: &Path) -> String {
+fn read_text(path: &Path) -> String {
     if path.is_dir() {
-        return files_below(path).iter().map(|file| text_of(file)).collect();
+        return files_below(path).iter().map(|file| read_text(file)).collect();
     }
     std::fs::read_to_string(path).unwrap_or_default()
 }
@@ -308,19 +308,19 @@ fn each_feature_in_the_traffic_guides_names_a_golden_case_or_a_test() {
         "how-to/expose-a-service.md",
         "reference/gateway-api-support.md",
     ];
-    let cases: Vec<_> = guides.into_iter().flat_map(cases_of).collect();
+    let cases: Vec<_> = guides.into_iter().flat_map(table_cases).collect();
     assert!(cases.len() > 40, "the search found too few rows: {cases:?}");
     let is_test = among_tests();
-    let is_known = |row: &&String| row.split(", ").all(|case| is_golden(case) || is_test(case));
-    let missing: Vec<_> = cases.iter().filter(|row| !is_known(row)).collect();
+    let has_cases = |row: &&String| row.split(", ").all(|case| is_golden(case) || is_test(case));
+    let missing: Vec<_> = cases.iter().filter(|row| !has_cases(row)).collect();
     assert!(missing.is_empty(), "rows without a case: {missing:?}");
-    let told: BTreeSet<_> = cases.iter().collect();
-    assert_eq!(told.len(), cases.len(), "several rows name the same case");
+    let distinct: BTreeSet<_> = cases.iter().collect();
+    assert_eq!(distinct.len(), cases.len(), "several rows name the same case");
 }
 
 #[test]
 fn each_difference_from_istio_names_a_golden_case_or_a_test() {
-    let cases = cases_of("how-to/migrate-from-istio.md");
+    let cases = table_cases("how-to/migrate-from-istio.md");
     assert!(cases.len() > 30, "the search found too few rows: {cases:?}");
     let is_test = among_tests();
     let missing: Vec<_> = cases.iter().filter(|case| !is_golden(case) && !is_test(case)).collect();
@@ -334,22 +334,22 @@ fn guide_lists_all_examples_that_real_envoys_test() {
     let rows = text.lines().skip_while(|line| !line.ends_with("| tried by |")).skip(2);
     let rows = rows.take_while(|line| line.starts_with('|'));
     let names = rows.flat_map(|row| row.rsplit('|').nth(1).unwrap_or_default().split(','));
-    let told: BTreeSet<_> = names.map(|name| name.trim().trim_matches('`').to_owned()).collect();
+    let listed: BTreeSet<_> = names.map(|name| name.trim().trim_matches('`').to_owned()).collect();
     let files = below(&root().join("tests/real/examples"), "yaml");
     let stem = |file: &PathBuf| file.file_stem().expect("a name").to_string_lossy().into_owned();
-    assert_eq!(told, files.iter().map(stem).collect::<BTreeSet<_>>());
+    assert_eq!(listed, files.iter().map(stem).collect::<BTreeSet<_>>());
 }
 
 #[test]
 fn each_known_flaw_of_other_control_planes_names_its_tests() {
     let is_test = among_tests();
-    check_rows_of_flaws("reference/access-support.md", "F", 26, &is_test);
-    check_rows_of_flaws("reference/traffic-support.md", "T", 40, &is_test);
+    check_flaw_rows("reference/access-support.md", "F", 26, &is_test);
+    check_flaw_rows("reference/traffic-support.md", "T", 40, &is_test);
 }
 
 /// Checks that a guide has one row for each known flaw of other control planes, in order, and that
 /// the row ends with the tests that cover it.
-fn check_rows_of_flaws(guide: &str, letter: &str, count: usize, is_test: impl Fn(&str) -> bool) {
+fn check_flaw_rows(guide: &str, letter: &str, count: usize, is_test: impl Fn(&str) -> bool) {
     let text = std::fs::read_to_string(root().join("docs").join(guide)).expect("the guide");
     let start = format!("| {letter}-");
     let rows: Vec<_> = text.lines().filter(|line| line.starts_with(&start)).collect();
@@ -400,18 +400,18 @@ fn among_tests() -> impl Fn(&str) -> bool {
 
 /// Returns the last column of the tables of supported features in a guide: the test of each
 /// feature.
-fn cases_of(guide: &str) -> Vec<String> {
+fn table_cases(guide: &str) -> Vec<String> {
     let text = std::fs::read_to_string(root().join("docs").join(guide)).expect("the guide");
     // Only tables whose last column is `case` list features.
-    let mut is_of_cases = false;
+    let mut in_case_table = false;
     let mut cases = Vec::new();
     for line in text.lines() {
         if !line.starts_with('|') {
-            is_of_cases = false;
+            in_case_table = false;
         } else if line.ends_with("| case |") {
             // Tables of flaws have an empty first heading, and several tests per row.
-            is_of_cases = !line.starts_with("| |");
-        } else if is_of_cases && line.starts_with("| ") {
+            in_case_table = !line.starts_with("| |");
+        } else if in_case_table && line.starts_with("| ") {
             cases.push(line.rsplit('|').nth(1).unwrap_or_default().trim().to_owned());
         }
     }

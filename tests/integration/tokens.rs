@@ -37,7 +37,7 @@ pub(super) struct Agent {
 
 impl Agent {
     /// Returns the agent of the pod `web-10-0-0-1` that the member runs.
-    pub(super) fn of(member: &Member) -> Self {
+    pub(super) fn for_member(member: &Member) -> Self {
         let proxy = Proxy {
             name: "web-10-0-0-1",
             account: "web",
@@ -83,10 +83,11 @@ impl Agent {
     ) -> Result<AgentStream, Status> {
         let channel = channel(server.bound.xds, "localhost", without_certificate(setup)).await;
         let mut client = AggregatedDiscoveryServiceClient::new(channel.expect("connected"));
-        let (requests, taken) = mpsc::channel(16);
+        let (requests, receiver) = mpsc::channel(16);
         let first = discovery(ResourceType::Cluster.url(), Some(self.proxy.node()));
         requests.send(first).await.expect("room");
-        let answer = client.stream_aggregated_resources(self.request(ReceiverStream::new(taken)));
+        let answer =
+            client.stream_aggregated_resources(self.request(ReceiverStream::new(receiver)));
         Ok(AgentStream { requests, responses: answer.await?.into_inner() })
     }
 }
@@ -97,7 +98,7 @@ pub(super) struct AgentStream {
 }
 
 impl AgentStream {
-    async fn say(&self, request: DiscoveryRequest) {
+    async fn send(&self, request: DiscoveryRequest) {
         self.requests.send(request).await.expect("it is open");
     }
 
@@ -105,7 +106,7 @@ impl AgentStream {
     pub(super) async fn next(&mut self) -> DiscoveryResponse {
         let response = tokio::time::timeout(SOON, self.responses.message()).await.expect("in time");
         let response = response.expect("no error").expect("the stream continues");
-        self.say(DiscoveryRequest {
+        self.send(DiscoveryRequest {
             version_info: response.version_info.clone(),
             response_nonce: response.nonce.clone(),
             ..discovery(&response.type_url, None)
@@ -136,14 +137,14 @@ fn discovery(type_url: &str, node: Option<Node>) -> DiscoveryRequest {
 
 /// Returns a certificate request in the agent's format.
 fn csr() -> IstioCertificateRequest {
-    csr_of(&KeyPair::generate().expect("a key"))
+    certificate_request(&KeyPair::generate().expect("a key"))
 }
 
 /// Returns a certificate request for this key.
-pub(super) fn csr_of(key: &KeyPair) -> IstioCertificateRequest {
+pub(super) fn certificate_request(key: &KeyPair) -> IstioCertificateRequest {
     let csr = CertificateParams::default().serialize_request(key).expect("signed");
-    let none = ProtoValue { kind: Some(Kind::StringValue(String::new())) };
-    let fields = [("CertSigner".to_owned(), none)].into();
+    let empty = ProtoValue { kind: Some(Kind::StringValue(String::new())) };
+    let fields = [("CertSigner".to_owned(), empty)].into();
     IstioCertificateRequest {
         csr: csr.pem().expect("PEM"),
         validity_duration: 86_400,
@@ -191,15 +192,15 @@ fn reviews(member: &Member) -> usize {
 /// Waits until the keys of a member have been read.
 async fn keys_read(member: &Member) {
     wait_until(SOON, async || {
-        let asked = member.api.requests(|request| request.path == "/openid/v1/jwks").len();
-        holds(asked > 0, asked)
+        let reads = member.api.requests(|request| request.path == "/openid/v1/jwks").len();
+        holds(reads > 0, reads)
     })
     .await;
 }
 
 /// Returns the identity in the leaf of a certificate response, which contains the leaf, then the
 /// roots.
-pub(super) fn identity_of(chain: &[String]) -> String {
+pub(super) fn verified_identity(chain: &[String]) -> String {
     let (leaf, roots) = (chain.first().expect("a leaf"), chain.last().expect("roots"));
     assert!(chain.len() >= 2 && chain.iter().all(|pem| pem.ends_with('\n')), "{chain:?}");
     let now = SystemTime::now();
@@ -211,17 +212,17 @@ pub(super) fn identity_of(chain: &[String]) -> String {
 #[tokio::test]
 async fn pod_with_a_token_receives_its_certificate_and_its_configuration() {
     let (setup, east, server) = running().await;
-    let agent = Agent::of(&east);
+    let agent = Agent::for_member(&east);
     let chain = agent.certificate_soon(&server, &setup).await;
-    assert_eq!(identity_of(&chain), "spiffe://cluster.local/ns/shop/sa/web");
+    assert_eq!(verified_identity(&chain), "spiffe://cluster.local/ns/shop/sa/web");
 
     let mut stream = agent.stream(&server, &setup).await.expect("let in");
     assert_eq!(stream.next().await.type_url, ResourceType::Cluster.url());
     // The agent's own requests have no node; a request for an unknown type gets no response.
-    stream.say(discovery(ResourceType::Listener.url(), None)).await;
-    stream.say(discovery(ResourceType::NameTable.url(), None)).await;
-    stream.say(discovery("type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig", None)).await;
-    stream.say(discovery("type.googleapis.com/istio.v1.HealthInformation", None)).await;
+    stream.send(discovery(ResourceType::Listener.url(), None)).await;
+    stream.send(discovery(ResourceType::NameTable.url(), None)).await;
+    stream.send(discovery("type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig", None)).await;
+    stream.send(discovery("type.googleapis.com/istio.v1.HealthInformation", None)).await;
     let mut kinds = std::collections::BTreeSet::new();
     while kinds.len() < 2 {
         kinds.insert(stream.next().await.type_url);
@@ -242,7 +243,7 @@ async fn pod_with_a_token_receives_its_certificate_and_its_configuration() {
     for pod in ["web-10-0-0-2", "web-10-0-0-3"] {
         let other = Agent { token: token(&east, pod, HOUR), ..agent.clone() };
         let chain = other.certificate_soon(&server, &setup).await;
-        assert_eq!(identity_of(&chain), "spiffe://cluster.local/ns/shop/sa/web");
+        assert_eq!(verified_identity(&chain), "spiffe://cluster.local/ns/shop/sa/web");
     }
     assert_eq!(server.admin.metric("strait_certificates_issued_total").await, 3.0);
 }
@@ -255,11 +256,11 @@ async fn call_without_valid_credentials_is_rejected() {
     server.cluster_in("west", "live").await;
     for member in [&east, &west] {
         keys_read(member).await;
-        Agent::of(member).certificate_soon(&server, &setup).await;
+        Agent::for_member(member).certificate_soon(&server, &setup).await;
     }
-    let good = Agent::of(&east);
+    let good = Agent::for_member(&east);
     let for_others = east.api.pod_token(SHOP, "web-10-0-0-1", "other", HOUR).expect("a token");
-    let (asked_east, asked_west) = (reviews(&east), reviews(&west));
+    let (east_reviews, west_reviews) = (reviews(&east), reviews(&west));
     let with = |token: &str, cluster: &str| Agent {
         token: token.to_owned(),
         cluster: cluster.to_owned(),
@@ -269,7 +270,7 @@ async fn call_without_valid_credentials_is_rejected() {
         ("no token", with("", "east")),
         ("no JWT", with("abc", "east")),
         ("cut", with(&good.token[..good.token.len() - 8], "east")),
-        ("of another cluster by the same issuer", with(&Agent::of(&west).token, "east")),
+        ("of another cluster by the same issuer", with(&Agent::for_member(&west).token, "east")),
         ("of an unknown cluster", with(&good.token, "north")),
         ("of no cluster", with(&good.token, "")),
         ("for another audience", with(&for_others, "east")),
@@ -280,10 +281,10 @@ async fn call_without_valid_credentials_is_rejected() {
         assert!(!status.message().contains("shop"), "{case}: {status}");
         // Issuers with equal names have different keys: a token with an unknown key may be sent
         // only to the member that the caller names.
-        assert_eq!(reviews(&west), asked_west, "{case}");
+        assert_eq!(reviews(&west), west_reviews, "{case}");
     }
     // The token of the other cluster was sent to the named one, which does not know its key.
-    assert!(reviews(&east) <= asked_east + 1);
+    assert!(reviews(&east) <= east_reviews + 1);
     let refused = "strait_callers_refused_total{reason=\"STR0522\"}";
     assert!(server.admin.metric(refused).await >= 4.0);
     // Istio's dashboards count only requests to the certificate service.
@@ -305,9 +306,9 @@ async fn call_without_valid_credentials_is_rejected() {
 async fn known_pod_is_admitted_while_its_api_server_is_unreachable_also_after_a_restart() {
     let (setup, east, server) = running().await;
     keys_read(&east).await;
-    let agent = Agent::of(&east);
+    let agent = Agent::for_member(&east);
     agent.certificate_soon(&server, &setup).await;
-    let asked = reviews(&east);
+    let review_count = reviews(&east);
     let newer = Agent { token: token(&east, agent.proxy.name, HOUR), ..agent.clone() };
     // A token signed by an unknown key.
     let unknown_key = {
@@ -319,16 +320,16 @@ async fn known_pod_is_admitted_while_its_api_server_is_unreachable_also_after_a_
     };
     east.api.stop().await;
     let chain = newer.certificate(&server, &setup).await.expect("proven offline");
-    assert_eq!(identity_of(&chain), "spiffe://cluster.local/ns/shop/sa/web");
+    assert_eq!(verified_identity(&chain), "spiffe://cluster.local/ns/shop/sa/web");
     newer.stream(&server, &setup).await.expect("let in").next().await;
-    assert_eq!(reviews(&east), asked, "nothing was asked");
+    assert_eq!(reviews(&east), review_count, "nothing was asked");
     server.shut_down().await;
 
     let server = setup.start_ready().await;
     server.cluster_in("east", "restored").await;
     let chain =
         agent.certificate(&server, &setup).await.expect("a certificate for the remembered pod");
-    assert_eq!(identity_of(&chain), "spiffe://cluster.local/ns/shop/sa/web");
+    assert_eq!(verified_identity(&chain), "spiffe://cluster.local/ns/shop/sa/web");
     agent.stream(&server, &setup).await.expect("let in").next().await;
     // A token with an unknown key cannot be verified before its API server returns.
     let stranger = Agent { token: unknown_key, ..agent };
@@ -340,7 +341,7 @@ async fn known_pod_is_admitted_while_its_api_server_is_unreachable_also_after_a_
 async fn token_without_pod_is_reviewed_by_the_member_and_the_result_cached() {
     let (setup, east, server) = running().await;
     keys_read(&east).await;
-    Agent::of(&east).certificate_soon(&server, &setup).await;
+    Agent::for_member(&east).certificate_soon(&server, &setup).await;
     let by_hand = {
         let account = json!({
             "apiVersion": "v1", "kind": "ServiceAccount",
@@ -352,7 +353,7 @@ async fn token_without_pod_is_reviewed_by_the_member_and_the_result_cached() {
     };
     // It is bound to no pod, so only the API server can verify it.
     let before = reviews(&east);
-    let agent = Agent { token: by_hand, ..Agent::of(&east) };
+    let agent = Agent { token: by_hand, ..Agent::for_member(&east) };
     for _ in 0..3 {
         agent
             .certificate(&server, &setup)
@@ -388,7 +389,7 @@ pub(super) async fn token_by_hand(member: &Member, path: &str) -> String {
 async fn stream_ends_with_its_token_or_its_pod() {
     let (setup, east, server) = running().await;
     keys_read(&east).await;
-    let agent = Agent::of(&east);
+    let agent = Agent::for_member(&east);
     agent.certificate_soon(&server, &setup).await;
     let short =
         Agent { token: token(&east, agent.proxy.name, Duration::from_secs(4)), ..agent.clone() };
@@ -412,7 +413,7 @@ async fn stream_ends_with_its_token_or_its_pod() {
         holds(refused.code() == Code::Unauthenticated, refused)
     })
     .await;
-    Agent::of(&east).certificate_soon(&server, &setup).await;
+    Agent::for_member(&east).certificate_soon(&server, &setup).await;
 }
 
 #[tokio::test]
@@ -421,7 +422,7 @@ async fn member_vouches_for_its_pods_but_not_for_the_system_namespace() {
     keys_read(&east).await;
     east.apply(objects::pod(SYSTEM, "gateway-0", "gateway", "10.0.0.50", "node"));
     let token = east.api.pod_token(SYSTEM, "gateway-0", AUDIENCE, HOUR).expect("a token");
-    let agent = Agent { token, ..Agent::of(&east) };
+    let agent = Agent { token, ..Agent::for_member(&east) };
     wait_until(SOON, async || {
         let refused = agent.certificate(&server, &setup).await.expect_err("refused");
         holds(refused.code() == Code::PermissionDenied, refused)
@@ -434,7 +435,7 @@ async fn member_vouches_for_its_pods_but_not_for_the_system_namespace() {
     let setup = setup.with(&["--policy", &policy.display().to_string()]);
     let server = setup.start_ready().await;
     let chain = agent.certificate_soon(&server, &setup).await;
-    assert_eq!(identity_of(&chain), format!("spiffe://cluster.local/ns/{SYSTEM}/sa/gateway"));
+    assert_eq!(verified_identity(&chain), format!("spiffe://cluster.local/ns/{SYSTEM}/sa/gateway"));
 }
 
 #[tokio::test]
@@ -443,7 +444,7 @@ async fn token_is_rejected_if_certificates_are_required() {
     let setup = Setup::new().with(&["--require-client-certificate"]);
     setup.join(&[&east]);
     let server = setup.start_ready().await;
-    let status = Agent::of(&east).certificate(&server, &setup).await.expect_err("refused");
+    let status = Agent::for_member(&east).certificate(&server, &setup).await.expect_err("refused");
     assert_ne!(status.code(), Code::Unauthenticated, "the handshake fails, not the call: {status}");
     let client = server.connect(&setup, &Proxy::sidecar("east")).await;
     wait_until(SOON, async || holds(client.held().responses > 0, ())).await;

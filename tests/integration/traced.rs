@@ -97,8 +97,10 @@ impl Credentials {
         strait(&["certs", "init", &path("ca")]);
         for name in ["own", "other"] {
             let to = path(name);
-            let of = ["--namespace", "ns", "--service-account", name, "--out", &to];
-            strait(&[&["certs", "issue", "--ca-dir", &path("ca")][..], &of].concat());
+            let identity_arguments = ["--namespace", "ns", "--service-account", name, "--out", &to];
+            strait(
+                &[&["certs", "issue", "--ca-dir", &path("ca")][..], &identity_arguments].concat(),
+            );
         }
         Self(vec![
             ("@CA@", base64("ca/root-cert.pem")),

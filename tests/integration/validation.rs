@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
 
 use super::harness::{Estate, Setup, Trust};
-use super::webhook::{ask, connect};
+use super::webhook::{connect, send_review};
 
 /// A line of the corpus.
 struct Case {
     verdict: String,
-    words: String,
+    message: String,
     object: Value,
 }
 
@@ -23,9 +23,9 @@ fn corpus() -> Vec<Case> {
     let case = |(at, line): (usize, &str)| {
         let mut fields = line.splitn(4, " | ");
         let mut field = || fields.next().expect("four fields").to_owned();
-        let (verdict, words, kind, spec) = (field(), field(), field(), field());
+        let (verdict, message, kind, spec) = (field(), field(), field(), field());
         let spec = serde_json::from_str(&spec).unwrap_or_else(|error| panic!("{line}: {error}"));
-        Case { verdict, words, object: object(&kind, &format!("case-{at}"), spec) }
+        Case { verdict, message, object: object(&kind, &format!("case-{at}"), spec) }
     };
     lines.enumerate().map(case).collect()
 }
@@ -62,7 +62,7 @@ fn review(object: &Value) -> String {
     .to_string()
 }
 
-/// Returns a mesh with the services `web` and `taken`, valid objects, and a file with additional
+/// Returns a mesh with the services `web` and `owner`, valid objects, and a file with additional
 /// ones.
 fn setup(more: &[Value]) -> Setup {
     let service = |name: &str, address: &str| {
@@ -78,14 +78,14 @@ fn setup(more: &[Value]) -> Setup {
         "ports": [{ "name": "http", "port": 8080 }],
     });
     let cluster = vec![service("web", "172.16.0.1"), service("taken", "172.16.0.2"), slice];
-    let mut taken = object(
+    let mut owner = object(
         "VirtualService",
         "taken",
         json!({ "hosts": ["taken"], "http": [{ "route": [{ "destination": { "host": "taken" } }] }] }),
     );
-    taken["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
+    owner["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
     let deny = json!({ "action": "DENY", "rules": [{ "to": [{ "operation": { "paths": ["/admin"] } }] }] });
-    let good = [taken, object("AuthorizationPolicy", "deny-admin", deny)];
+    let good = [owner, object("AuthorizationPolicy", "deny-admin", deny)];
     let config = good.iter().chain(more).map(|one| format!("---\n{one}\n"));
     Setup {
         clusters: [("east".to_owned(), cluster)].into(),
@@ -111,21 +111,21 @@ async fn each_broken_object_is_reported_and_valid_ones_stay_active() {
     let (mut wrong, mut counts) = (Vec::new(), BTreeMap::<_, usize>::new());
     let cases = corpus();
     assert!(cases.len() > 60);
-    for Case { verdict, words, object } in &cases {
+    for Case { verdict, message, object } in &cases {
         let (status, text) =
-            ask(&estate, &trust, "h2", "/validate?timeout=5s", review(object)).await;
+            send_review(&estate, &trust, "h2", "/validate?timeout=5s", review(object)).await;
         assert_eq!(status, 200, "{object}: {text}");
         let answer: Value = serde_json::from_str(&text).expect("JSON");
         let response = &answer["response"];
         assert_eq!(response["uid"], object["metadata"]["name"]);
-        let (said, told) = match (&response["allowed"], &response["warnings"]) {
+        let (outcome, details) = match (&response["allowed"], &response["warnings"]) {
             (Value::Bool(false), _) => ("refused", response["status"]["message"].to_string()),
             (_, Value::Null) => ("allowed", String::new()),
             (_, warnings) => ("warned", warnings.to_string()),
         };
-        *counts.entry(said).or_default() += 1;
-        if said != verdict || words != "-" && !told.contains(words) {
-            wrong.push(format!("{verdict} | {words} | {object}\n    {said}: {told}"));
+        *counts.entry(outcome).or_default() += 1;
+        if outcome != verdict || message != "-" && !details.contains(message) {
+            wrong.push(format!("{verdict} | {message} | {object}\n    {outcome}: {details}"));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -138,7 +138,7 @@ async fn each_broken_object_is_reported_and_valid_ones_stay_active() {
     for (body, expected) in
         [("{}".to_owned(), 400), (String::new(), 400), ("x".repeat((3 << 20) + 1), 413)]
     {
-        let (status, text) = ask(&estate, &trust, "http/1.1", "/validate", body).await;
+        let (status, text) = send_review(&estate, &trust, "http/1.1", "/validate", body).await;
         assert_eq!(status, expected, "{text}");
     }
     estate.stop().await;
@@ -162,9 +162,9 @@ async fn review_equals_the_later_status_and_other_objects_stay_active() {
         assert!(verdict != "allowed" || !is_bad, "{object}: {state}");
         assert!(verdict == "refused" || state != "refused", "{object}: {state}");
     }
-    let held = good(&estate).await;
-    let states: Vec<_> = held.iter().map(|one| one["state"].clone()).collect();
-    assert_eq!(states, [json!("inForce"), json!("inForce")], "{held:?}");
+    let valid_objects = good(&estate).await;
+    let states: Vec<_> = valid_objects.iter().map(|one| one["state"].clone()).collect();
+    assert_eq!(states, [json!("inForce"), json!("inForce")], "{valid_objects:?}");
     estate.stop().await;
 }
 
@@ -183,7 +183,7 @@ async fn incomplete_requests_do_not_delay_other_reviews() {
     let route =
         json!({ "hosts": ["web"], "http": [{ "route": [{ "destination": { "host": "web" } }] }] });
     let review = review(&object("VirtualService", "web", route));
-    let answer = ask(&estate, &trust, "h2", "/validate", review);
+    let answer = send_review(&estate, &trust, "h2", "/validate", review);
     // API servers wait 5 s for a response.
     let answer = tokio::time::timeout(std::time::Duration::from_secs(4), answer).await;
     let (status, text) = answer.expect("an answer in time");

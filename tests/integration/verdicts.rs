@@ -287,9 +287,9 @@ impl World {
 }
 
 fn is_met(expected: &Verdict, output: &Output) -> bool {
-    let told = text(output);
+    let printed = text(output);
     output.status.code() == Some(expected.exit)
-        && expected.says.iter().all(|part| told.contains(part))
+        && expected.says.iter().all(|part| printed.contains(part))
 }
 
 /// Returns a Secret whose kubeconfig runs a program.
@@ -300,11 +300,11 @@ fn runs_program(mut secret: Value) -> Value {
     for (field, is_encoded) in [("stringData", false), ("data", true)] {
         let Some(data) = secret[field].as_object_mut() else { continue };
         for value in data.values_mut() {
-            let held = value.as_str().unwrap_or_default();
+            let stored = value.as_str().unwrap_or_default();
             *value = match is_encoded {
-                false => json!(change(held.to_owned())),
+                false => json!(change(stored.to_owned())),
                 true => {
-                    let text = BASE64.decode(held).expect("base64");
+                    let text = BASE64.decode(stored).expect("base64");
                     json!(BASE64.encode(change(String::from_utf8(text).expect("text"))))
                 }
             };

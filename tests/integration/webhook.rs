@@ -36,7 +36,7 @@ pub(crate) async fn connect(
 }
 
 /// Sends a request as an API server with this protocol does. Returns the status and the response.
-pub(crate) async fn ask(
+pub(crate) async fn send_review(
     estate: &Estate,
     trust: &Trust,
     protocol: &str,
@@ -112,7 +112,7 @@ async fn pods_are_patched_over_http1_and_http2_and_rejected_with_the_reason() {
         "spec": { "containers": [{ "name": "app", "image": "app" }] },
     });
     for protocol in ["http/1.1", "h2"] {
-        let (status, text) = ask(&estate, &trust, protocol, PATH, review(&pod)).await;
+        let (status, text) = send_review(&estate, &trust, protocol, PATH, review(&pod)).await;
         assert_eq!(status, 200, "{text}");
         let answer: Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(answer["response"]["uid"], "705ab4f5");
@@ -132,7 +132,7 @@ async fn pods_are_patched_over_http1_and_http2_and_rejected_with_the_reason() {
             let pair = json!({ "name": name, "value": value });
             assert!(environment.as_array().expect("a list").contains(&pair), "{environment}");
         }
-        let (_, again) = ask(&estate, &trust, protocol, PATH, review(&patched)).await;
+        let (_, again) = send_review(&estate, &trust, protocol, PATH, review(&patched)).await;
         let again: Value = serde_json::from_str(&again).expect("JSON");
         assert_eq!(
             again["response"],
@@ -143,7 +143,7 @@ async fn pods_are_patched_over_http1_and_http2_and_rejected_with_the_reason() {
 
     let mut unfit = pod.clone();
     unfit["spec"]["securityContext"] = json!({ "runAsUser": 1337 });
-    let (status, text) = ask(&estate, &trust, "h2", PATH, review(&unfit)).await;
+    let (status, text) = send_review(&estate, &trust, "h2", PATH, review(&unfit)).await;
     let answer: Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!((status, &answer["response"]["allowed"]), (200, &json!(false)));
     let message = answer["response"]["status"]["message"].as_str().expect("a message");
@@ -157,7 +157,7 @@ async fn pods_are_patched_over_http1_and_http2_and_rejected_with_the_reason() {
         (PATH, review(&pod).replace("k8s.io/v1\"", "k8s.io/v1beta1\""), 400),
         (PATH, "x".repeat((3 << 20) + 1), 413),
     ] {
-        let (status, text) = ask(&estate, &trust, "http/1.1", path, body).await;
+        let (status, text) = send_review(&estate, &trust, "http/1.1", path, body).await;
         assert_eq!(status, expected, "{path}: {text}");
     }
     let metrics = estate.text("/metrics").await;

@@ -172,11 +172,11 @@ impl Apiserver {
         wait::until(Duration::from_secs(60), "kube-apiserver is ready", || {
             let etcd = self.etcd.as_mut().ok_or("its etcd was stopped")?;
             if let Some(status) = etcd.ended() {
-                return Err(format!("etcd ended with {status}; {}", etcd.last_words()));
+                return Err(format!("etcd ended with {status}; {}", etcd.log_end()));
             }
             let server = self.server.as_mut().ok_or("it was stopped")?;
             if let Some(status) = server.ended() {
-                panic!("kube-apiserver ended with {status}; {}", server.last_words());
+                panic!("kube-apiserver ended with {status}; {}", server.log_end());
             }
             self.try_requests(&[Request::get("/readyz")]).map(drop)
         });
@@ -238,8 +238,8 @@ impl Apiserver {
     /// Returns a token of a pod in `shop`, as its node would request it, with the audience of
     /// agents.
     pub(crate) fn token(&self, pod: &str, account: &str, seconds: u64) -> String {
-        let of_pod = format!("/api/v1/namespaces/shop/pods/{pod}");
-        let uid = self.requests(&[Request::get(&of_pod)])[0]["metadata"]["uid"].clone();
+        let pod_path = format!("/api/v1/namespaces/shop/pods/{pod}");
+        let uid = self.requests(&[Request::get(&pod_path)])[0]["metadata"]["uid"].clone();
         let bound = json!({ "apiVersion": "v1", "kind": "Pod", "name": pod, "uid": uid });
         let request = Request {
             method: "POST".into(),

@@ -15,7 +15,7 @@ use crate::host::Host;
 use crate::kube::{Request, endpoint_slice, path, pod, service};
 use crate::netns::Netns;
 use crate::process::Process;
-use crate::rig_check::{ask, listening};
+use crate::rig_check::{listening, run_load};
 use crate::scenarios::{PROPAGATION, http, spiffe};
 use crate::wait;
 use crate::world::{ECHO_PODS, PORTS, SOLO_POD, SYSTEM, World, pod_labels, vip};
@@ -54,14 +54,14 @@ pub(crate) fn run(world: &mut World, host: &Host) {
         })
         .collect();
     for each in &guarded {
-        world.start_sidecar_of(host, &each.program, "a", each.name, each.name, each.ip);
+        world.start_sidecar_with(host, &each.program, "a", each.name, each.name, each.ip);
         world.start_echo(host, "a", each.name);
     }
     let mut authorizers = Vec::new();
     // With only one Envoy on this machine, both providers use it.
     for ((name, ip), program) in PROVIDERS.into_iter().zip(&programs) {
         let program = program.as_ref().unwrap_or(&host.envoy);
-        world.start_sidecar_of(host, program, "b", name, "opa", ip);
+        world.start_sidecar_with(host, program, "b", name, "opa", ip);
         authorizers.push(authorizer(host, world.pod(&format!("b/{name}")), name));
     }
     world.apiservers["b"].apply(&providers(true));
@@ -75,9 +75,9 @@ pub(crate) fn run(world: &mut World, host: &Host) {
     }
 
     for each in &guarded {
-        world.wait_until_it_asks(each);
+        world.wait_until_configured(each);
         world.wait_for_providers(each, Providers::Answer, "at first");
-        world.everybody_is_asked(each);
+        world.check_all_providers(each);
     }
 
     // The gateway of their network stops and returns.
@@ -199,7 +199,7 @@ impl World {
 
     /// Waits until a workload's Envoy has the policies. Requests on a client's older connection may
     /// pass until it is drained.
-    fn wait_until_it_asks(&self, guarded: &Guarded) {
+    fn wait_until_configured(&self, guarded: &Guarded) {
         wait::until(PROPAGATION, &format!("{} has the policies", guarded.name), || {
             let envoy = self.envoy(&format!("a/{}", guarded.name));
             let listeners = envoy.config_dump("?resource=dynamic_listeners").to_string();
@@ -221,11 +221,11 @@ impl World {
                     let (status, headers) = self.request(guarded, &path);
                     let never = status == 200 && !lets_in && !fails_open;
                     assert!(!never, "{what}: {path} passed");
-                    let asked = providers == Providers::Answer;
-                    let passes = if asked { lets_in } else { fails_open };
+                    let answers = providers == Providers::Answer;
+                    let passes = if answers { lets_in } else { fails_open };
                     let by = headers[ASKED_BY].as_str();
                     let uri = format!("URI={}", spiffe(guarded.name));
-                    let wanted = (asked && passes).then_some(uri.as_str());
+                    let wanted = (answers && passes).then_some(uri.as_str());
                     let as_wanted = status == if passes { 200 } else { 403 } && by == wanted;
                     if !as_wanted {
                         return Err(format!("{path}: {status}, asked by {by:?}"));
@@ -233,7 +233,7 @@ impl World {
                 }
             }
             let load = Load::tcp(&format!("{}:9000", guarded.vip), 4);
-            let answers = ask(self.pod("a/client"), &load);
+            let answers = run_load(self.pod("a/client"), &load);
             let passed = answers.by.values().sum::<usize>();
             let wanted = if providers == Providers::Answer { 4 } else { 0 };
             if passed == wanted { Ok(()) } else { Err(format!("connections: {answers:?}")) }
@@ -244,7 +244,7 @@ impl World {
     /// connections of the client's sidecar, and denies no other caller.
     fn client_is_denied_in_both_networks(&self) {
         let reaches_all = |who: &str| {
-            let answers = ask(self.pod(who), &http(60));
+            let answers = run_load(self.pod(who), &http(60));
             let pods = ECHO_PODS.iter().map(|(_, pods)| pods.len()).sum::<usize>();
             let all = answers.by.len() == pods && answers.failures.is_empty();
             if all { Ok(()) } else { Err(format!("{answers:?}")) }
@@ -262,7 +262,7 @@ impl World {
         });
         self.apiservers["a"].apply(std::slice::from_ref(&deny));
         wait::until(PROPAGATION, "the client is denied everywhere", || {
-            let answers = ask(self.pod("a/client"), &http(60));
+            let answers = run_load(self.pod("a/client"), &http(60));
             let denied =
                 |(fact, count): (&String, &usize)| fact.starts_with("403").then_some(*count);
             let count: usize = answers.failures.iter().filter_map(denied).sum();
@@ -276,14 +276,14 @@ impl World {
     }
 
     /// Checks that both providers receive requests, over both protocols.
-    fn everybody_is_asked(&self, guarded: &Guarded) {
+    fn check_all_providers(&self, guarded: &Guarded) {
         let all: BTreeSet<String> = PROVIDERS.iter().map(|(name, _)| (*name).to_owned()).collect();
         for part in ["web", "rpc"] {
-            let mut asked = BTreeSet::new();
+            let mut answered = BTreeSet::new();
             wait::until(PROPAGATION, &format!("{}: {part} asks all", guarded.name), || {
                 let (_, headers) = self.request(guarded, &format!("/{part}/ok"));
-                asked.extend(headers[ANSWERED_BY].as_str().map(str::to_owned));
-                if asked == all { Ok(()) } else { Err(format!("{asked:?}")) }
+                answered.extend(headers[ANSWERED_BY].as_str().map(str::to_owned));
+                if answered == all { Ok(()) } else { Err(format!("{answered:?}")) }
             });
         }
     }

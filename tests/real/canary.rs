@@ -38,11 +38,11 @@ pub(crate) fn run(world: &mut World) {
         route: virtual_service(json!({
             "hosts": ["echo"], "http": [{ "name": "primary", "route": subsets(100) }],
         })),
-        others: vec![subsets_of("v1", "v2")],
+        others: vec![argo_subsets("v1", "v2")],
         weights: |stable| json!({ "http": [{ "name": "primary", "route": subsets(stable) }] }),
         // The stable subset moves to the new pods before it gets its traffic back.
         promote: |world| {
-            let rule = subsets_of("v2", "v2");
+            let rule = argo_subsets("v2", "v2");
             world.apiservers["a"].requests(&[merge_patch(&rule, rule["spec"].clone())]);
         },
     };
@@ -170,7 +170,7 @@ fn destination_rule(name: &str, spec: Value) -> Value {
 }
 
 /// Returns Argo's DestinationRule, in which Argo sets the hash of each subset.
-fn subsets_of(stable: &str, canary: &str) -> Value {
+fn argo_subsets(stable: &str, canary: &str) -> Value {
     let subset =
         |name: &str, hash: &str| json!({ "name": name, "labels": { "app": "echo", (HASH): hash } });
     let subsets = [subset("canary", canary), subset("stable", stable)];
@@ -200,7 +200,7 @@ fn label_pods(world: &World) {
 /// Returns the Services of the primary and the canary pods of a cluster, with their slices.
 fn versioned_services(cluster: &str, pods: &[(&str, &str)]) -> Vec<Value> {
     let versions = [("echo-primary", "v1", 20), ("echo-canary", "v2", 21)];
-    let of = |(name, own, last): (&str, &str, u8)| {
+    let versioned = |(name, own, last): (&str, &str, u8)| {
         let mut service = service("shop", name, &vip(cluster, last), &PORTS);
         service["spec"]["selector"] = json!({ "app": "echo", "version": own });
         let pods = pods.iter().filter(|(pod, _)| version(pod) == own);
@@ -209,5 +209,5 @@ fn versioned_services(cluster: &str, pods: &[(&str, &str)]) -> Vec<Value> {
         let slice = endpoint_slice(&service, &pods);
         [service, slice]
     };
-    versions.into_iter().flat_map(of).collect()
+    versions.into_iter().flat_map(versioned).collect()
 }

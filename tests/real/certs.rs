@@ -58,7 +58,7 @@ impl Authority {
     }
 
     /// Returns the certificate of a workload in any trust domain.
-    pub(crate) fn workload_of(
+    pub(crate) fn workload_in_domain(
         &self,
         domain: &str,
         namespace: &str,

@@ -36,7 +36,7 @@ pub(crate) struct Agent {
 
 impl Agent {
     /// Starts the server of a mesh on `hub`, with instances in `network`. It may not be ready yet.
-    pub(crate) fn of_mesh(
+    pub(crate) fn for_mesh(
         host: &Host,
         program: &Path,
         hub: &Rc<Netns>,
@@ -136,8 +136,8 @@ pub(crate) fn run(host: &Host) {
     dc1.register("web-2", "10.1.0.2", &json!({ "protocol": "http" }));
     dc2.register("web-3", "10.2.0.1", &json!({ "protocol": "http" }));
     wait::until(LIMIT, "the datacentres know each other", || {
-        let known = dc1.run(&["catalog", "datacenters"])?;
-        if known.contains("dc2") { Ok(()) } else { Err(known) }
+        let datacentres = dc1.run(&["catalog", "datacenters"])?;
+        if datacentres.contains("dc2") { Ok(()) } else { Err(datacentres) }
     });
 
     let config = host.subfolder("consul-config");
@@ -154,9 +154,9 @@ pub(crate) fn run(host: &Host) {
     let endpoints = || -> Result<Vec<String>, String> {
         let all = strait.try_json("/debug/endpoints?hostname=web.service.consul")?;
         let text = |one: &Value, field: &str| one[field].as_str().unwrap_or_default().to_owned();
-        let line = |one: &Value| {
+        let line = |endpoint: &Value| {
             ["cluster", "address", "portName", "network", "locality", "health"]
-                .map(|field| text(one, field))
+                .map(|field| text(endpoint, field))
                 .join(" ")
         };
         Ok(all.as_array().into_iter().flatten().map(line).collect())
@@ -167,23 +167,23 @@ pub(crate) fn run(host: &Host) {
             if found == wanted { Ok(()) } else { Err(format!("{found:?}")) }
         });
     };
-    let one = |health: &str| format!("consul/dc1 10.1.0.1 http-8080 n1 dc1 {health}");
-    let two = |health: &str| format!("consul/dc1 10.1.0.2 http-8080 n1 dc1 {health}");
+    let first_pod = |health: &str| format!("consul/dc1 10.1.0.1 http-8080 n1 dc1 {health}");
+    let second_pod = |health: &str| format!("consul/dc1 10.1.0.2 http-8080 n1 dc1 {health}");
     let three = "consul/dc2 10.2.0.1 http-8080 n1 dc2 healthy";
-    become_these(&[&one("healthy"), &two("healthy"), three]);
+    become_these(&[&first_pod("healthy"), &second_pod("healthy"), three]);
 
     // The check fails, warns, and passes again.
     let check = folder.join("web-2.state");
     set_check(&check, 2);
-    become_these(&[&one("healthy"), &two("unhealthy"), three]);
+    become_these(&[&first_pod("healthy"), &second_pod("unhealthy"), three]);
     set_check(&check, 1);
-    become_these(&[&one("healthy"), &two("healthy"), three]);
+    become_these(&[&first_pod("healthy"), &second_pod("healthy"), three]);
     dc1.run(&["maint", "-enable", "-service", "web-1"]).expect("maintenance begins");
-    become_these(&[&one("unhealthy"), &two("healthy"), three]);
+    become_these(&[&first_pod("unhealthy"), &second_pod("healthy"), three]);
     dc1.run(&["maint", "-disable", "-service", "web-1"]).expect("maintenance ends");
     dc1.deregister("web-2");
     dc1.reload();
-    become_these(&[&one("healthy"), three]);
+    become_these(&[&first_pod("healthy"), three]);
 
     // The agent stops and loses its data: the last known state stays, with its age.
     dc1.process = None;
@@ -200,7 +200,7 @@ pub(crate) fn run(host: &Host) {
             other => Err(other.to_owned()),
         });
     }
-    become_these(&[&one("healthy"), three]);
+    become_these(&[&first_pod("healthy"), three]);
 
     // The agent returns empty and its index restarts: removed instances are removed, new ones are
     // added.

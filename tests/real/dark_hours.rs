@@ -25,7 +25,7 @@ use crate::host::{self, Host};
 use crate::kube::namespace;
 use crate::netns::{ENVOY_UID, Netns};
 use crate::process::Process;
-use crate::rig_check::{ask, echo};
+use crate::rig_check::{echo, run_load};
 use crate::scenarios::finish;
 use crate::strait::Strait;
 use crate::topology::{HUB, Topology};
@@ -67,9 +67,9 @@ impl Clock {
 
     /// Sets the clock to this number of seconds after its start.
     fn set(&self, seconds: u64) {
-        let beside = self.file.with_extension("new");
-        std::fs::write(&beside, format!("-{}\n", ALL - seconds)).expect("our own folder");
-        std::fs::rename(&beside, &self.file).expect("our own folder");
+        let temporary = self.file.with_extension("new");
+        std::fs::write(&temporary, format!("-{}\n", ALL - seconds)).expect("our own folder");
+        std::fs::rename(&temporary, &self.file).expect("our own folder");
     }
 
     /// Returns the environment with which a program uses this clock. Waits for a duration keep
@@ -113,9 +113,9 @@ pub(crate) fn run(host: &Host) {
     };
     let mut rig = Rig::create(host, folder, clock);
     let tokens = [CALLER, WEB, LATE, LATER].map(|(pod, _)| rig.token(pod));
-    let [of_caller, of_web, of_late, of_later] = tokens;
-    let caller = rig.start(CALLER, &of_caller);
-    let web = rig.start(WEB, &of_web);
+    let [caller_token, web_token, late_token, later_token] = tokens;
+    let caller = rig.start(CALLER, &caller_token);
+    let web = rig.start(WEB, &web_token);
     answered_by(&caller, WEB);
     rig.strait.wait_until_remembered(CLUSTER, UNIX_EPOCH);
 
@@ -128,7 +128,7 @@ pub(crate) fn run(host: &Host) {
 
     // An hour later, a known pod starts.
     rig.clock.set(HOUR);
-    let late = rig.start(LATE, &of_late);
+    let late = rig.start(LATE, &late_token);
     answered_by(&caller, LATE);
 
     // After thirteen hours, certificates have passed half of their lifetime, and tokens have
@@ -143,10 +143,10 @@ pub(crate) fn run(host: &Host) {
     }
     // A proxy without a certificate is not admitted with an expired token, unless an operator
     // allows it while the cluster is unreachable.
-    let mut later = rig.spawn(LATER, &of_later);
+    let mut later = rig.spawn(LATER, &later_token);
     wait::until(LIMIT, "its token has expired", || {
-        let log = later.envoy.said("STR0522");
-        if log.is_empty() { Err(later.envoy.last_words()) } else { Ok(()) }
+        let log = later.envoy.log_lines("STR0522");
+        if log.is_empty() { Err(later.envoy.log_end()) } else { Ok(()) }
     });
     rig.strait.set_policy(&format!("clusters: {{{CLUSTER}: {{darkTokenGrace: 24h}}}}"));
     later.envoy.wait_until_live(RENEWED);
@@ -178,7 +178,7 @@ fn to(pod: (&str, &str), requests: usize) -> Load {
 fn answered_by(caller: &Pod, pod: (&str, &str)) {
     let load = to(pod, 20);
     wait::until(LIMIT, &format!("{} answers", pod.0), || {
-        let answers = ask(&caller.netns, &load);
+        let answers = run_load(&caller.netns, &load);
         let is_it = answers.by.contains_key(&format!("{CLUSTER}/{}", pod.0));
         if is_it && answers.failures.is_empty() { Ok(()) } else { Err(format!("{answers:?}")) }
     });
@@ -280,7 +280,7 @@ impl<'a> Rig<'a> {
         command.args(["--", "env", "-u", "LD_PRELOAD"]).arg(&self.host.envoy);
         command.args(["--concurrency", "1", "--disable-hot-restart", "--log-level", "warning"]);
         let process = Process::spawn(command, &self.host.subfolder("envoy"), name);
-        let envoy = Envoy::of_agent(process, &netns, name);
+        let envoy = Envoy::started_by_agent(process, &netns, name);
         Pod { envoy, netns, certificate: secrets.join("cert-chain.pem"), _echo: echo }
     }
 
@@ -295,10 +295,10 @@ impl<'a> Rig<'a> {
 impl Pod {
     /// Returns the serial number of the certificate that its Envoy presents.
     fn serial(&self) -> String {
-        let told: Value =
+        let certificates: Value =
             serde_json::from_str(&self.envoy.get("/certs")).expect("Envoy's page is JSON");
         assert!(self.certificate.is_file(), "{}", self.certificate.display());
-        let chain = &told["certificates"][0]["cert_chain"][0]["serial_number"];
+        let chain = &certificates["certificates"][0]["cert_chain"][0]["serial_number"];
         chain.as_str().unwrap_or_default().to_owned()
     }
 }

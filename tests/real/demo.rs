@@ -13,14 +13,14 @@ pub(crate) fn real_requests(host: &Host) {
         .env("PATH", std::env::join_paths(folders).expect("paths without colons"))
         .output()
         .expect("the program starts");
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{printed}\n{}", String::from_utf8_lossy(&output.stderr));
     for line in [
         "200 requests from client.shop in east",
         "through 172.30.0.21",
         "The pods saw the client as spiffe://cluster.local/ns/shop/sa/client",
         "real requests reached both networks",
     ] {
-        assert!(said.contains(line), "{line:?} is not in\n{said}");
+        assert!(printed.contains(line), "{line:?} is not in\n{printed}");
     }
 }

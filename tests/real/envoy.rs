@@ -58,18 +58,18 @@ impl Envoy {
     }
 
     /// Returns an Envoy that the agent in `process` has started. The log is the agent's.
-    pub(crate) fn of_agent(process: Process, netns: &Rc<Netns>, name: &str) -> Self {
+    pub(crate) fn started_by_agent(process: Process, netns: &Rc<Netns>, name: &str) -> Self {
         Self { process, netns: Rc::clone(netns), name: name.to_owned() }
     }
 
-    /// Returns the lines of Envoy's log, or the agent's log, that contain `word`.
-    pub(crate) fn said(&self, word: &str) -> Vec<String> {
-        self.process.said(word)
+    /// Returns the lines of Envoy's log, or the agent's log, that contain `text`.
+    pub(crate) fn log_lines(&self, text: &str) -> Vec<String> {
+        self.process.log_lines(text)
     }
 
     /// Returns the end of the log, for error messages.
-    pub(crate) fn last_words(&self) -> String {
-        self.process.last_words()
+    pub(crate) fn log_end(&self) -> String {
+        self.process.log_end()
     }
 
     /// Waits until it has its complete configuration (state LIVE).
@@ -77,12 +77,12 @@ impl Envoy {
         let name = self.name.clone();
         wait::until(limit, &format!("{name} is live"), || {
             if let Some(status) = self.process.ended() {
-                panic!("{name} ended with {status}; {}", self.process.last_words());
+                panic!("{name} ended with {status}; {}", self.process.log_end());
             }
             match self.try_get("/ready") {
                 Ok(text) if text.contains("LIVE") => Ok(()),
                 Ok(other) => Err(other),
-                Err(fact) => Err(format!("{fact}; {}", self.process.last_words())),
+                Err(fact) => Err(format!("{fact}; {}", self.process.log_end())),
             }
         });
     }
@@ -95,7 +95,7 @@ impl Envoy {
     /// Returns a page of the admin interface.
     pub(crate) fn get(&self, path: &str) -> String {
         self.try_get(path).unwrap_or_else(|fact| {
-            panic!("{}: {path}: {fact}; {}", self.name, self.process.last_words())
+            panic!("{}: {path}: {fact}; {}", self.name, self.process.log_end())
         })
     }
 
@@ -122,7 +122,7 @@ impl Envoy {
             .filter(|(_, value)| *value > 0)
             .map(|(name, value)| format!("{}: {name} = {value}", self.name))
             .collect();
-        let rejected = self.process.said("rejected");
+        let rejected = self.process.log_lines("rejected");
         complaints.extend(rejected.into_iter().map(|line| format!("{}: {line}", self.name)));
         let warming = self.config_dump("?resource=dynamic_warming_clusters");
         if warming

@@ -15,7 +15,7 @@ use crate::host::Host;
 use crate::kube::{self, Request, pod};
 use crate::netns::Netns;
 use crate::outside::{self, Outside};
-use crate::rig_check::ask;
+use crate::rig_check::run_load;
 use crate::scenarios::PROPAGATION;
 use crate::steering::{clients, version};
 use crate::wait;
@@ -26,15 +26,15 @@ use crate::world::{CLIENT_PODS, ECHO_PODS, ECHO_VIP, World, pod_labels};
 #[serde(deny_unknown_fields)]
 struct Example {
     objects: Vec<Value>,
-    requests: Vec<Asked>,
+    requests: Vec<ExampleRequest>,
 }
 
 /// Equal requests, and their expected results.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Asked {
+struct ExampleRequest {
     #[serde(default)]
-    from: AskedFrom,
+    from: RequestOrigin,
     #[serde(default = "root")]
     path: String,
     method: Option<String>,
@@ -83,7 +83,7 @@ struct Asked {
 /// The origin of a request.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum AskedFrom {
+enum RequestOrigin {
     /// Clients with a sidecar.
     #[default]
     Mesh,
@@ -150,18 +150,21 @@ pub(crate) fn run(world: &mut World, host: &Host) {
         let place = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let example: Example =
             serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{place}: {error}"));
-        let applied = AppliedObjects::of(config, &example.objects);
+        let applied = AppliedObjects::apply(config, &example.objects);
         for (from, asker) in askers(world, &outside) {
-            for asked in example.requests.iter().filter(|asked| asked.from == from) {
-                wait::until(PROPAGATION, &format!("{place}: {}: {asked:?}", asker.name), || {
-                    world.hold(&asker, asked, &outside)
+            for request in example.requests.iter().filter(|request| request.from == from) {
+                wait::until(PROPAGATION, &format!("{place}: {}: {request:?}", asker.name), || {
+                    world.hold(&asker, request, &outside)
                 });
             }
         }
         drop(applied);
         let versions = Some(["v1", "v2"].map(str::to_owned).into());
-        let plain =
-            Asked { versions, times: 60, ..serde_json::from_str("{}").expect("all optional") };
+        let plain = ExampleRequest {
+            versions,
+            times: 60,
+            ..serde_json::from_str("{}").expect("all optional")
+        };
         for (_, asker) in askers(world, &outside).iter().filter(|(from, _)| *from == plain.from) {
             wait::until(PROPAGATION, &format!("{place}: {} is without rules", asker.name), || {
                 world.hold(asker, &plain, &outside)
@@ -175,14 +178,14 @@ pub(crate) fn run(world: &mut World, host: &Host) {
 
 /// Returns all clients: the clients in the mesh, and then one client outside of the mesh for each
 /// gateway.
-fn askers<'a>(world: &'a World, outside: &'a Outside) -> Vec<(AskedFrom, Asker<'a>)> {
-    let of_mesh = clients(world).into_iter().map(|name| {
-        (AskedFrom::Mesh, Asker { name, netns: world.pod(name), address: outside::VIP })
+fn askers<'a>(world: &'a World, outside: &'a Outside) -> Vec<(RequestOrigin, Asker<'a>)> {
+    let mesh_askers = clients(world).into_iter().map(|name| {
+        (RequestOrigin::Mesh, Asker { name, netns: world.pod(name), address: outside::VIP })
     });
-    let of_gateway = |address: &&'static str| {
-        (AskedFrom::Outside, Asker { name: address, netns: outside.netns(), address })
+    let gateway_asker = |address: &&'static str| {
+        (RequestOrigin::Outside, Asker { name: address, netns: outside.netns(), address })
     };
-    of_mesh.chain(outside.gateways.iter().map(of_gateway)).collect()
+    mesh_askers.chain(outside.gateways.iter().map(gateway_asker)).collect()
 }
 
 /// Labels each pod of the echo service with its version, and gives clusters a and b different
@@ -214,7 +217,7 @@ struct AppliedObjects<'a> {
 }
 
 impl<'a> AppliedObjects<'a> {
-    fn of(config: &'a Apiserver, objects: &[Value]) -> Self {
+    fn apply(config: &'a Apiserver, objects: &[Value]) -> Self {
         config.apply(objects);
         Self { config, paths: objects.iter().map(kube::path).collect() }
     }
@@ -229,9 +232,14 @@ impl Drop for AppliedObjects<'_> {
 
 impl World {
     /// Sends the requests of a client, and compares the results with the expected ones.
-    fn hold(&self, asker: &Asker<'_>, asked: &Asked, outside: &Outside) -> Result<(), String> {
+    fn hold(
+        &self,
+        asker: &Asker<'_>,
+        request: &ExampleRequest,
+        outside: &Outside,
+    ) -> Result<(), String> {
         let copies = || {
-            let Some(cluster) = &asked.copies_to else { return 0 };
+            let Some(cluster) = &request.copies_to else { return 0 };
             let name = format!("cluster.{cluster}.upstream_rq_total");
             self.envoy(asker.name)
                 .stats("upstream_rq_total$")
@@ -240,12 +248,13 @@ impl World {
                 .unwrap_or_default()
         };
         let before = copies();
-        let answers = if asked.bytes { lines(asker, asked) } else { curl(asker, asked, outside) };
-        if asked.copies_to.is_some() && copies() < before + asked.times as u64 {
+        let answers =
+            if request.bytes { lines(asker, request) } else { curl(asker, request, outside) };
+        if request.copies_to.is_some() && copies() < before + request.times as u64 {
             return Err(format!("{} copies after {before}", copies()));
         }
         let statuses: BTreeSet<u16> = answers.iter().map(|answer| answer.status).collect();
-        if answers.len() != asked.times || statuses != asked.statuses {
+        if answers.len() != request.times || statuses != request.statuses {
             return Err(format!(
                 "{} answers with {statuses:?}: {:?}",
                 answers.len(),
@@ -254,22 +263,22 @@ impl World {
         }
         let versions = answers.iter().filter_map(|answer| answer.body["pod"].as_str()).map(version);
         let versions: Vec<&str> = versions.collect();
-        if let Some(wanted) = &asked.versions
+        if let Some(wanted) = &request.versions
             && versions.iter().map(|one| (*one).to_owned()).collect::<BTreeSet<_>>() != *wanted
         {
             return Err(format!("answered by {versions:?}"));
         }
-        let of_v2 = versions.iter().filter(|one| **one == "v2").count();
-        let of_b = answers.iter().filter(|answer| answer.body["cluster"] == "b").count();
+        let v2_count = versions.iter().filter(|one| **one == "v2").count();
+        let b_count = answers.iter().filter(|answer| answer.body["cluster"] == "b").count();
         for (who, count, wanted) in
-            [("v2", of_v2, asked.share_of_v2), ("b", of_b, asked.share_of_b)]
+            [("v2", v2_count, request.share_of_v2), ("b", b_count, request.share_of_b)]
         {
-            let share = count * 100 / asked.times;
+            let share = count * 100 / request.times;
             if wanted.is_some_and(|[from, to]| !(from..=to).contains(&share)) {
                 return Err(format!("{share} % to {who}"));
             }
         }
-        for place in &asked.alike {
+        for place in &request.alike {
             let at = |answer: &Answer| answer.body.pointer(place).map(Value::to_string);
             let several: BTreeSet<_> = answers.iter().map(at).collect();
             if several.len() != 1 {
@@ -279,7 +288,7 @@ impl World {
         let askers =
             answers.iter().filter_map(|answer| answer.body["headers"]["x-asked-by"].as_str());
         let askers: BTreeSet<&str> = askers.collect();
-        let wanted = match asked.asked_by {
+        let wanted = match request.asked_by {
             Some(Askers::Gateways) => outside.gateways.iter().copied().collect(),
             Some(Askers::Gateway) => BTreeSet::from([asker.address]),
             None => askers.clone(),
@@ -287,11 +296,11 @@ impl World {
         if askers != wanted {
             return Err(format!("asked by {askers:?}: {:?}", answers.first()));
         }
-        answers.iter().try_for_each(|answer| asked.is_met(answer))
+        answers.iter().try_for_each(|answer| request.is_met(answer))
     }
 }
 
-impl Asked {
+impl ExampleRequest {
     fn is_met(&self, answer: &Answer) -> Result<(), String> {
         let other = |pointer: &String, wanted: &Value| {
             answer.body.pointer(pointer).unwrap_or(&Value::Null) != wanted
@@ -305,9 +314,9 @@ impl Asked {
 }
 
 /// Opens the connections, and sends one line on each.
-fn lines(asker: &Asker<'_>, asked: &Asked) -> Vec<Answer> {
-    let server = if asked.from == AskedFrom::Outside { asker.address } else { ECHO_VIP };
-    let answers = ask(asker.netns, &Load::tcp(&format!("{server}:{TCP_PORT}"), asked.times));
+fn lines(asker: &Asker<'_>, request: &ExampleRequest) -> Vec<Answer> {
+    let server = if request.from == RequestOrigin::Outside { asker.address } else { ECHO_VIP };
+    let answers = run_load(asker.netns, &Load::tcp(&format!("{server}:{TCP_PORT}"), request.times));
     let answered = answers.by.iter().flat_map(|(who, count)| {
         let (cluster, pod) = who.split_once('/').unwrap_or_default();
         let body = json!({ "cluster": cluster, "pod": pod });
@@ -324,42 +333,42 @@ fn lines(asker: &Asker<'_>, asked: &Asked) -> Vec<Answer> {
 
 /// Sends the requests in the client's namespace, where they are redirected like an application's
 /// requests.
-fn curl(asker: &Asker<'_>, asked: &Asked, outside: &Outside) -> Vec<Answer> {
+fn curl(asker: &Asker<'_>, request: &ExampleRequest, outside: &Outside) -> Vec<Answer> {
     let mut command = asker.netns.command("curl");
-    let counted = if asked.path.contains('?') { "&n=" } else { "?n=" };
-    let server = match &asked.url {
+    let counted = if request.path.contains('?') { "&n=" } else { "?n=" };
+    let server = match &request.url {
         Some(url) => url.clone(),
         None => format!("http://{ECHO_VIP}"),
     };
-    let url = format!("{server}{}{counted}[1-{}]", asked.path, asked.times);
+    let url = format!("{server}{}{counted}[1-{}]", request.path, request.times);
     command.args(["-s", "--max-time", "10"]);
-    if let Some(url) = &asked.url {
+    if let Some(url) = &request.url {
         // A new connection for each request, so that all gateways receive some.
-        if !asked.headers.contains_key("connection") {
+        if !request.headers.contains_key("connection") {
             command.args(["-H", "Connection: close"]);
         }
         command.arg("--cacert").arg(&outside.roots);
-        if asked.shows_certificate {
+        if request.shows_certificate {
             command.arg("--cert").arg(&outside.client.certificate);
             command.arg("--key").arg(&outside.client.key);
         }
         let (scheme, server) = url.split_once("://").unwrap_or(("http", url));
         let usual = if scheme == "https" { "443" } else { "80" };
         let (name, port) = server.split_once(':').unwrap_or((server, usual));
-        let address = asked.address.as_deref().unwrap_or(asker.address);
+        let address = request.address.as_deref().unwrap_or(asker.address);
         command.args(["--resolve", &format!("{name}:{port}:{address}")]);
     } else {
         command.args(["-H", "Host: echo"]);
     }
     command.args(["-w", "\n%{http_code} %{time_total} %{redirect_url}\n"]);
-    if asked.at_once > 1 {
-        let many = asked.at_once.to_string();
+    if request.at_once > 1 {
+        let many = request.at_once.to_string();
         command.args(["--parallel", "--parallel-immediate", "--parallel-max", &many]);
     }
-    if let Some(method) = &asked.method {
+    if let Some(method) = &request.method {
         command.args(["-X", method]);
     }
-    for (name, value) in &asked.headers {
+    for (name, value) in &request.headers {
         command.args(["-H", &format!("{name}: {value}")]);
     }
     let output = command.arg(url).output().expect("curl is installed");
@@ -367,12 +376,12 @@ fn curl(asker: &Asker<'_>, asked: &Asked, outside: &Outside) -> Vec<Answer> {
     let mut body = Value::Null;
     let mut answers = Vec::new();
     for line in text.lines().filter(|line| !line.is_empty()) {
-        let mut words = line.splitn(3, ' ');
-        let status = words.next().and_then(|word| word.parse().ok());
-        let seconds = words.next().and_then(|word| word.parse().ok());
+        let mut fields = line.splitn(3, ' ');
+        let status = fields.next().and_then(|word| word.parse().ok());
+        let seconds = fields.next().and_then(|word| word.parse().ok());
         if let (Some(status), Some(seconds)) = (status, seconds) {
             let uncounted = |text: &str| text.split(counted).next().unwrap_or_default().to_owned();
-            let location = uncounted(words.next().unwrap_or_default());
+            let location = uncounted(fields.next().unwrap_or_default());
             if let Some(path) = body["path"].as_str().map(uncounted) {
                 body["path"] = path.into();
             }

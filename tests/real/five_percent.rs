@@ -14,8 +14,8 @@ use crate::host::Host;
 use crate::kube::{self, Request};
 use crate::netns::ENVOY_UID;
 use crate::process::Process;
-use crate::rig_check::ask;
-use crate::rollout::taken_port_of;
+use crate::rig_check::run_load;
+use crate::rollout::port_in_use_by;
 use crate::scenarios::{PROPAGATION, finish, http};
 use crate::world::{ECHO_PODS, Proxy, World, bootstrap, pod_labels};
 use crate::{mode_rollout, wait};
@@ -71,7 +71,7 @@ pub(crate) fn run(world: &mut World, host: &Host) {
         if is_default { Ok(()) } else { Err(state.to_string()) }
     });
 
-    refused_by_one(world, &fleet);
+    first_proxy_refuses(world, &fleet);
     missing_endpoints_reach_no_proxy(world, &fleet);
     removed_endpoints_affect_one_proxy(world, &fleet);
 
@@ -95,17 +95,20 @@ pub(crate) fn run(world: &mut World, host: &Host) {
 
 /// The application next to each Envoy already listens on this port, which a control plane cannot
 /// know.
-fn refused_by_one(world: &World, fleet: &[String]) {
-    let one = world.change_for_one(fleet, taken_port);
+fn first_proxy_refuses(world: &World, fleet: &[String]) {
+    let chosen = world.stage_change(fleet, port_in_use);
     let before = world.updates(fleet);
-    let loads = world.loads_of_fleet(fleet, 8);
+    let loads = world.fleet_loads(fleet, 8);
     world.strait.run(&["history", "release", "--yes"]);
     let reason = world.stopped();
     assert!(
         reason.contains("stopped at 5%") && reason.to_lowercase().contains("in use"),
         "{reason}"
     );
-    assert!(reason.contains(&format!("~{}.shop~", name_of(&one))), "{reason} names {one}");
+    assert!(
+        reason.contains(&format!("~{}.shop~", client_name(&chosen))),
+        "{reason} names {chosen}"
+    );
     for (client, load) in loads {
         let answers = finish(load);
         assert_eq!(answers.failures, BTreeMap::new(), "{client} keeps the previous configuration");
@@ -114,20 +117,20 @@ fn refused_by_one(world: &World, fleet: &[String]) {
     let after = world.updates(fleet);
     let reached: Vec<&String> =
         fleet.iter().filter(|client| after[*client] != before[*client]).collect();
-    assert_eq!(reached, [&one], "it reached one of {FLEET}");
+    assert_eq!(reached, [&chosen], "it reached one of {FLEET}");
     for client in fleet {
         let has_refused = world.envoy(client).complaints().iter().any(|it| it.contains("lds"));
-        assert_eq!(has_refused, *client == one, "{client}");
+        assert_eq!(has_refused, *client == chosen, "{client}");
     }
-    world.apiservers["a"].requests(&[Request::delete(&kube::path(&taken_port(0)))]);
+    world.apiservers["a"].requests(&[Request::delete(&kube::path(&port_in_use(0)))]);
     world.nothing_waits();
 }
 
 /// A subset that matches no pod: the rollout detects it before any proxy receives it.
 fn missing_endpoints_reach_no_proxy(world: &World, fleet: &[String]) {
-    world.change_for_one(fleet, |number| subset(&json!({ "app": "nobody" }), number));
+    world.stage_change(fleet, |number| subset(&json!({ "app": "nobody" }), number));
     let before = world.updates(fleet);
-    let loads = world.loads_of_fleet(fleet, 6);
+    let loads = world.fleet_loads(fleet, 6);
     world.strait.run(&["history", "release", "--yes"]);
     let reason = world.stopped();
     assert!(reason.contains("stopped at 0%") && reason.contains("echo.shop"), "{reason}");
@@ -144,8 +147,8 @@ fn missing_endpoints_reach_no_proxy(world: &World, fleet: &[String]) {
 fn removed_endpoints_affect_one_proxy(world: &World, fleet: &[String]) {
     world.label_pods(Some(OLD_PODS));
     let (label, value) = OLD_PODS;
-    let one = world.change_for_one(fleet, |number| subset(&json!({ label: value }), number));
-    let loads = world.loads_of_fleet(fleet, 15);
+    let chosen = world.stage_change(fleet, |number| subset(&json!({ label: value }), number));
+    let loads = world.fleet_loads(fleet, 15);
     world.strait.run(&["history", "release", "--yes"]);
     let share = wait::until(PROPAGATION, "the change reaches the first step", || {
         let state = world.strait.try_json("/debug/rollout")?;
@@ -154,20 +157,20 @@ fn removed_endpoints_affect_one_proxy(world: &World, fleet: &[String]) {
     });
     let share = share.as_array().expect("node ids").clone();
     let is_it = |id: &Value| {
-        id.as_str().is_some_and(|id| id.contains(&format!("~{}.shop~", name_of(&one))))
+        id.as_str().is_some_and(|id| id.contains(&format!("~{}.shop~", client_name(&chosen))))
     };
-    assert!(share.len() == 1 && share.iter().all(is_it), "{share:?} instead of only {one}");
+    assert!(share.len() == 1 && share.iter().all(is_it), "{share:?} instead of only {chosen}");
     world.label_pods(None);
     let reason = world.stopped();
     assert!(reason.contains("stopped at 5%") && reason.contains("echo.shop"), "{reason}");
     for (client, load) in loads {
         let answers = finish(load);
-        match client == one {
+        match client == chosen {
             true => assert!(!answers.failures.is_empty(), "{client} had no endpoint for a while"),
             false => assert_eq!(answers.failures, BTreeMap::new(), "{client}"),
         }
     }
-    world.wait_until_answered(&one);
+    world.wait_until_answered(&chosen);
     world.apiservers["a"].apply(&[subset(&json!({ "app": "echo" }), 0)]);
     world.nothing_waits();
 }
@@ -194,11 +197,11 @@ fn route() -> Value {
     })
 }
 
-fn taken_port(number: usize) -> Value {
-    taken_port_of("five-percent", APP, number)
+fn port_in_use(number: usize) -> Value {
+    port_in_use_by("five-percent", APP, number)
 }
 
-fn name_of(client: &str) -> &str {
+fn client_name(client: &str) -> &str {
     client.trim_start_matches("a/")
 }
 
@@ -221,17 +224,17 @@ impl World {
         for number in 0..FLEET {
             let program = if number.is_multiple_of(2) { &host.envoy } else { &old };
             let protocol = if number.is_multiple_of(3) { "sotw" } else { "delta" };
-            fleet.push(self.start_of_fleet(host, program, number, protocol));
+            fleet.push(self.start_in_fleet(host, program, number, protocol));
         }
         for client in &fleet {
-            self.start_echo(host, "a", name_of(client));
+            self.start_echo(host, "a", client_name(client));
             let envoy = self.envoys.get_mut(client).expect("just started");
             envoy.wait_until_live(2 * PROPAGATION);
         }
         fleet
     }
 
-    fn start_of_fleet(
+    fn start_in_fleet(
         &mut self,
         host: &Host,
         program: &Path,
@@ -264,7 +267,7 @@ impl World {
 
     /// Holds the active configuration, and stores a change whose first proxy, which is its whole
     /// first step, is in the fleet. Returns that proxy.
-    fn change_for_one(&self, fleet: &[String], change: impl Fn(usize) -> Value) -> String {
+    fn stage_change(&self, fleet: &[String], change: impl Fn(usize) -> Value) -> String {
         self.strait.run(&["history", "pin", "--yes", "--reason", "to choose a change"]);
         let mut before = self.strait.json("/debug/hold")["live"].clone();
         let proxies = self.strait.json("/debug/proxies");
@@ -286,10 +289,12 @@ impl World {
                 |one: &&&Value| place(&text(&live), &text(&one["cluster"]), &text(&one["id"]));
             let first = proxies.iter().min_by_key(place).map(|one| text(&one["id"]));
             let is_first = |client: &&String| {
-                first.as_ref().is_some_and(|id| id.contains(&format!("~{}.shop~", name_of(client))))
+                first
+                    .as_ref()
+                    .is_some_and(|id| id.contains(&format!("~{}.shop~", client_name(client))))
             };
-            if let Some(one) = fleet.iter().find(is_first) {
-                return one.clone();
+            if let Some(client) = fleet.iter().find(is_first) {
+                return client.clone();
             }
         }
         panic!("{CHANGES_MAX} changes were assigned to other proxies than the fleet's");
@@ -314,10 +319,10 @@ impl World {
 
     /// Starts some ten requests a second of each proxy for this number of seconds, long enough that
     /// a change has stopped before.
-    fn loads_of_fleet(&self, fleet: &[String], seconds: u64) -> Vec<(String, Process)> {
+    fn fleet_loads(&self, fleet: &[String], seconds: u64) -> Vec<(String, Process)> {
         let start = |client: &String| {
             let load = Load { concurrency: 1, pause_ms: 100, ..http(1).lasting(seconds) };
-            let name = format!("five-percent-{}", name_of(client));
+            let name = format!("five-percent-{}", client_name(client));
             (client.clone(), load.spawn(self.pod(client), &self.folder, &name))
         };
         fleet.iter().map(start).collect()
@@ -330,7 +335,7 @@ impl World {
 
     fn wait_until_answered(&self, client: &str) {
         wait::until(2 * PROPAGATION, &format!("{client}: all requests are answered"), || {
-            let answers = ask(self.pod(client), &http(8));
+            let answers = run_load(self.pod(client), &http(8));
             if answers.failures.is_empty() { Ok(()) } else { Err(format!("{answers:?}")) }
         });
     }

@@ -159,7 +159,7 @@ fn wait_for(client: &Process, what: &str, servers: &[&str], identity: &str) {
         if lines.len() == 8 && all && lines.iter().all(is_fine) {
             Ok(())
         } else {
-            Err(format!("{lines:?}; {}", client.last_words()))
+            Err(format!("{lines:?}; {}", client.log_end()))
         }
     });
 }
@@ -222,10 +222,10 @@ pub(crate) fn run(host: &Host) {
         servers.iter().map(|(name, address, _, mtls)| pod(&format!("{name}-0"), address, *mtls)),
     );
     objects.extend(clients.iter().map(|(name, address, mtls)| pod(name, address, *mtls)));
-    let of = |name: &str, vip: &str| service("shop", name, vip, &[("grpc", 80, PORT)]);
+    let grpc_service = |name: &str, vip: &str| service("shop", name, vip, &[("grpc", 80, PORT)]);
     let [mesh, plain, mixed] =
         [("mesh", "10.96.1.1"), ("plain", "10.96.1.2"), ("mixed", "10.96.1.3")]
-            .map(|(name, vip)| of(name, vip));
+            .map(|(name, vip)| grpc_service(name, vip));
     let slice = |service: &Value, names: &[&str]| {
         let pods = servers.iter().filter(|one| names.contains(&one.0));
         let pods =
@@ -272,8 +272,9 @@ pub(crate) fn run(host: &Host) {
         // Go reports the server's certificate. C core rejects a wrong certificate too, but does not
         // report it.
         if library == Library::Go {
-            let of = |line: &Value| line["peer"] == id(line["server"].as_str().unwrap_or_default());
-            assert!(peers.iter().all(of), "{peers:?}");
+            let matches_server =
+                |line: &Value| line["peer"] == id(line["server"].as_str().unwrap_or_default());
+            assert!(peers.iter().all(matches_server), "{peers:?}");
         }
         let plain = start(caller, "plain");
         wait_for(&plain, "servers without certificates answer", &["plain-go", "plain-core"], "");
@@ -336,10 +337,10 @@ pub(crate) fn run(host: &Host) {
         }
     };
     // Clients send a fixed path, and C core also sends a header.
-    let [(of_go, ..), (of_core, ..)] = &running[..] else { panic!("two libraries") };
+    let [(go_caller, ..), (core_caller, ..)] = &running[..] else { panic!("two libraries") };
     let each_calls = |what: &str, [by_go, by_core]: [&str; 2]| {
-        wait_for(of_go, what, &[by_go], &id("caller"));
-        wait_for(of_core, what, &[by_core], &id("caller"));
+        wait_for(go_caller, what, &[by_go], &id("caller"));
+        wait_for(core_caller, what, &[by_core], &id("caller"));
     };
     let by_path = json!([{ "uri": { "exact": "/grpc.health.v1.Health/Check" } }]);
     let user = json!({ "x-user": { "exact": "jo" } });
@@ -365,8 +366,8 @@ pub(crate) fn run(host: &Host) {
     let by_host = json!([{ "authority": { "exact": "elsewhere" } }]);
     lead(json!([{ "match": by_host, "route": [to("go")] }, { "route": [to("core")] }]));
     all_fail("a rule that it can't tell fails", ["Unavailable", "UNAVAILABLE"]);
-    let told = control_plane.json("/debug/config?kind=VirtualService");
-    assert!(told.to_string().contains("STR0417"), "{told}");
+    let states = control_plane.json("/debug/config?kind=VirtualService");
+    assert!(states.to_string().contains("STR0417"), "{states}");
     lead(
         json!([{ "match": by_path, "redirect": { "authority": "b.example" } }, { "route": [to("core")] }]),
     );
@@ -379,9 +380,9 @@ pub(crate) fn run(host: &Host) {
     });
     rule("DestinationRule", "mesh", policy.clone());
     lead(json!([{ "route": [{ "destination": { "host": "mesh" } }] }]));
-    wait_for(of_go, "without the header any server responds", &["go", "core"], &id("caller"));
+    wait_for(go_caller, "without the header any server responds", &["go", "core"], &id("caller"));
     wait::until(LIMIT, "one server responds for a hash of the header", || {
-        let lines = last(of_core, 8);
+        let lines = last(core_caller, 8);
         let is_same =
             |line: &Value| line["server"].is_string() && line["server"] == lines[0]["server"];
         if lines.len() == 8 && lines.iter().all(is_same) {
@@ -419,8 +420,8 @@ pub(crate) fn run(host: &Host) {
     for (_, plain, ..) in &running {
         wait_for(plain, "the timeout is removed, and failed calls are retried", &["slow"], "");
     }
-    let told = control_plane.json("/debug/config?kind=VirtualService");
-    assert!(told.to_string().contains("STR0418"), "{told}");
+    let states = control_plane.json("/debug/config?kind=VirtualService");
+    assert!(states.to_string().contains("STR0418"), "{states}");
     assert_nothing_is_refused(&control_plane);
     rule("DestinationRule", "mesh", json!({ "host": "mesh" }));
     apiserver.apply(&[slice(&mesh, &["core"]), slice(&plain, &["go"])]);
@@ -466,8 +467,8 @@ pub(crate) fn run(host: &Host) {
         wait_for_denial(core, "a DENY rule about tokens applies to calls without tokens");
         wait_for_denial(go, "a DENY rule about tokens applies to calls without tokens");
     }
-    let told = control_plane.json("/debug/config?kind=AuthorizationPolicy");
-    assert!(told.to_string().contains("STR0830"), "{told}");
+    let states = control_plane.json("/debug/config?kind=AuthorizationPolicy");
+    assert!(states.to_string().contains("STR0830"), "{states}");
 
     // A server that must accept only mTLS, and cannot, accepts nothing.
     policy(json!({ "action": "ALLOW", "rules": [{}] }));
@@ -481,8 +482,8 @@ pub(crate) fn run(host: &Host) {
         wait_for_denial(go, "a server without a certificate refuses all calls");
         wait_for(core, "a caller with a certificate continues", &["core"], &id("caller"));
     }
-    let told = control_plane.json("/debug/config?kind=PeerAuthentication");
-    assert!(told.to_string().contains("STR0831"), "{told}");
+    let states = control_plane.json("/debug/config?kind=PeerAuthentication");
+    assert!(states.to_string().contains("STR0831"), "{states}");
 }
 
 /// Checks that no client has rejected a response.
@@ -520,7 +521,7 @@ fn wait_for_code(client: &Process, what: &str, codes: [&str; 2]) {
         if lines.len() == 8 && lines.iter().all(is_such) {
             Ok(())
         } else {
-            Err(format!("{lines:?}; {}", client.last_words()))
+            Err(format!("{lines:?}; {}", client.log_end()))
         }
     });
 }

@@ -147,13 +147,13 @@ impl Scene {
     fn configure(&self, policies: &[Value]) {
         let documents: Vec<String> = policies.iter().map(Value::to_string).collect();
         let file = self.config.join("policies.yaml");
-        let beside = file.with_extension("new");
-        std::fs::write(&beside, documents.join("\n---\n")).expect("ours");
-        std::fs::rename(&beside, &file).expect("ours");
+        let temporary = file.with_extension("new");
+        std::fs::write(&temporary, documents.join("\n---\n")).expect("ours");
+        std::fs::rename(&temporary, &file).expect("ours");
     }
 
     /// Makes calls, each to the named server.
-    fn ask(&self, calls: &[(&str, &Call)]) -> Vec<Answer> {
+    fn make_calls(&self, calls: &[(&str, &Call)]) -> Vec<Answer> {
         let questions: Vec<String> =
             calls.iter().map(|(_, call)| self.question(call).to_string()).collect();
         let mut asking = self.rig.hub.command(&self.rig.go);
@@ -178,7 +178,7 @@ impl Scene {
             "method": call.path, "authority": call.host, "headers": call.headers,
         });
         if let Some((domain, namespace, account)) = &call.identity {
-            let files = self.rig.authority.workload_of(domain, namespace, account);
+            let files = self.rig.authority.workload_in_domain(domain, namespace, account);
             question["certificate"] = json!(files.certificate);
             question["key"] = json!(files.key);
         }
@@ -196,7 +196,7 @@ impl Scene {
             }
         }
         let probes: Vec<(&str, &Call)> = probes.iter().map(|(name, call)| (*name, call)).collect();
-        let found = self.ask(&probes);
+        let found = self.make_calls(&probes);
         if found.iter().all(|one| one == wanted) {
             return Ok(());
         }
@@ -227,9 +227,9 @@ impl Scene {
 
 /// Parses a line of the client's output. A response of another server is an error.
 fn answer(line: &str, server: &str) -> Answer {
-    let told: Value = serde_json::from_str(line).expect("JSON");
-    match told["code"].as_str() {
-        Some("OK") if told["server"] == server => Answer::Done,
+    let result: Value = serde_json::from_str(line).expect("JSON");
+    match result["code"].as_str() {
+        Some("OK") if result["server"] == server => Answer::Done,
         Some("PermissionDenied") => Answer::Denied,
         _ => Answer::Lost(line.to_owned()),
     }
@@ -268,11 +268,11 @@ fn random_calls(
     let roles = ROLES.choose(random).expect("some").iter();
     let headers: Vec<_> = roles.map(|role| ("x-role".to_owned(), (*role).to_owned())).collect();
     let fitting = SERVERS.iter().filter(|(.., mtls)| *mtls == identity.is_some());
-    let of = |(name, _, address, _): &(&'static str, Library, &str, bool)| {
+    let addressed = |(name, _, address, _): &(&'static str, Library, &str, bool)| {
         let call = call(identity, address, port, path);
         (*name, Call { from, client: from, host: host.into(), headers: headers.clone(), ..call })
     };
-    fitting.map(of).collect()
+    fitting.map(addressed).collect()
 }
 
 /// Returns the expected result of a call under these policies.
@@ -285,8 +285,9 @@ fn expected(policies: &[Value], server: &str, call: &Call) -> Answer {
         domains: &DOMAINS,
         providers: &[],
     };
-    let is_known = |(domain, ..): &(String, _, _)| DOMAINS.contains(&&**domain);
-    let passes = call.identity.as_ref().is_none_or(is_known) && passes(policies, &guarded, call);
+    let is_own_domain = |(domain, ..): &(String, _, _)| DOMAINS.contains(&&**domain);
+    let passes =
+        call.identity.as_ref().is_none_or(is_own_domain) && passes(policies, &guarded, call);
     if passes { Answer::Done } else { Answer::Denied }
 }
 
@@ -295,9 +296,9 @@ fn expected(policies: &[Value], server: &str, call: &Call) -> Answer {
 fn policies(text: &str, seed: usize) -> Vec<Value> {
     let all: serde_json::Map<String, Value> = serde_json::from_str(text).expect(text);
     let policy = |(name, content): (String, Value)| {
-        let mut words = name.split(' ');
-        let action = words.next().expect("the first");
-        let rest: Vec<&str> = words.collect();
+        let mut parts = name.split(' ');
+        let action = parts.next().expect("the first");
+        let rest: Vec<&str> = parts.collect();
         let mut spec = if content.is_array() { json!({ "rules": content }) } else { content };
         spec["action"] = action.into();
         let namespace = if rest.contains(&"root") { ROOT } else { "shop" };
@@ -336,7 +337,7 @@ struct Trial {
 }
 
 impl Trial {
-    fn of(set: &PolicySet, seed: usize) -> Self {
+    fn new(set: &PolicySet, seed: usize) -> Self {
         let holds = if set.holds.is_empty() { set.policies } else { set.holds };
         let before = if set.before.is_empty() { "{}" } else { set.before };
         Self {
@@ -352,7 +353,7 @@ impl Trial {
     fn random(seed: usize) -> Self {
         let mut random = StdRng::seed_from_u64(seed as u64);
         let count = random.random_range(1..5);
-        let policy = |at| as_of_grpc(&random_policy(&mut random, &format!("p{at}-{seed}")));
+        let policy = |at| for_grpc(&random_policy(&mut random, &format!("p{at}-{seed}")));
         let written: Vec<Value> = (0..count).map(policy).collect();
         Self {
             name: format!("random {seed}: {written:?}"),
@@ -371,11 +372,11 @@ impl Trial {
         let mut draws = IDENTITIES.iter().cycle().map(|one| random_calls(&mut random, *one));
         let mut calls: Vec<_> = draws.by_ref().take(CALLS).flatten().collect();
         if let Some(mistake) = &self.mistake {
-            let tells = |(server, call): &(&str, Call)| {
+            let differs = |(server, call): &(&str, Call)| {
                 expected(&self.holds, server, call) != expected(mistake, server, call)
             };
-            if !calls.iter().any(tells) {
-                let telling = draws.take(1000).find(|calls| calls.iter().any(tells));
+            if !calls.iter().any(differs) {
+                let telling = draws.take(1000).find(|calls| calls.iter().any(differs));
                 calls.extend(telling.unwrap_or_else(|| {
                     panic!("{}: no call distinguishes the two results", self.name)
                 }));
@@ -387,7 +388,7 @@ impl Trial {
 
 /// Adapts the text of a random policy to the servers and calls here, without attributes that a
 /// library ignores.
-fn as_of_grpc(policy: &Value) -> Value {
+fn for_grpc(policy: &Value) -> Value {
     let text = policy.to_string();
     let text = [
         ("mesh.example", TRUST_DOMAIN),
@@ -414,7 +415,7 @@ fn as_of_grpc(policy: &Value) -> Value {
         ("10.1.0.1", SERVERS[0].2),
     ]
     .iter()
-    .fold(text, |text, (of_envoys, here)| text.replace(of_envoys, here));
+    .fold(text, |text, (envoy_text, here)| text.replace(envoy_text, here));
     serde_json::from_str(&text).expect("JSON")
 }
 
@@ -428,7 +429,7 @@ fn attempt(scene: &Scene, trial: &Trial) -> ([usize; 2], Vec<String>) {
     scene.enforce(name, written, &seed.to_string());
     let calls = trial.calls();
     let calls: Vec<(&str, &Call)> = calls.iter().map(|(name, call)| (*name, call)).collect();
-    let answers = scene.ask(&calls);
+    let answers = scene.make_calls(&calls);
     let count = |wanted| answers.iter().filter(|answer| **answer == wanted).count();
     let judged = answers.iter().zip(&calls).filter_map(|(found, (server, call))| {
         let expected = expected(holds, server, call);
@@ -444,14 +445,14 @@ pub(crate) fn run(host: &Host) {
     let scene = Scene::create(host, rig);
     let written = FIELDS.iter().chain(FLAWS).enumerate();
     let random = (0..RANDOM_SETS).map(|seed| Trial::random(1000 + seed));
-    let trials = written.map(|(seed, set)| Trial::of(set, seed)).chain(random);
+    let trials = written.map(|(seed, set)| Trial::new(set, seed)).chain(random);
     let (mut counts, mut wrong) = ([0; 2], Vec::new());
     for trial in trials {
-        let ([done, denied], wrong_of_set) = attempt(&scene, &trial);
+        let ([done, denied], set_failures) = attempt(&scene, &trial);
         counts = [counts[0] + done, counts[1] + denied];
         // Printed immediately, because a set that never takes effect ends the test.
-        wrong_of_set.iter().for_each(|line| eprintln!("{line}"));
-        wrong.extend(wrong_of_set);
+        set_failures.iter().for_each(|line| eprintln!("{line}"));
+        wrong.extend(set_failures);
     }
     let [done, denied] = counts;
     println!("calls that were let in: {done}, denied: {denied}, wrongly answered: {}", wrong.len());

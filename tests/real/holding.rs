@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::kube::{self, Request};
 use crate::process::Process;
-use crate::rig_check::ask;
+use crate::rig_check::run_load;
 use crate::scenarios::{PROPAGATION, finish, http};
 use crate::wait;
 use crate::world::World;
@@ -80,7 +80,7 @@ pub(crate) fn run(world: &mut World) {
 
 impl World {
     fn loads(&self, clients: &[&str]) -> Vec<Process> {
-        clients.iter().map(|client| self.load_of(client, &http(1))).collect()
+        clients.iter().map(|client| self.start_load(client, &http(1))).collect()
     }
 
     /// Returns the name of the held configuration.
@@ -103,7 +103,7 @@ impl World {
     fn wait_for(&self, client: &str, what: &str, is_right: impl Fn(usize, usize) -> bool) {
         const REQUESTS: usize = 40;
         wait::until(PROPAGATION, &format!("{client}: {what}"), || {
-            let answers = ask(self.pod(client), &http(REQUESTS));
+            let answers = run_load(self.pod(client), &http(REQUESTS));
             let answered: usize = answers.by.values().sum();
             match is_right(REQUESTS - answered.min(REQUESTS), REQUESTS) {
                 true => Ok(()),

@@ -15,7 +15,7 @@ use crate::helper::Load;
 use crate::host::Host;
 use crate::kube::{Request, endpoint_slice, istio_kind, namespace, pod, service};
 use crate::netns::Netns;
-use crate::rig_check::{ask, echo};
+use crate::rig_check::{echo, run_load};
 use crate::strait::Strait;
 use crate::topology::{GATEWAY_POD_ADDRESS, HUB, Topology, gateway_address};
 use crate::wait;
@@ -34,7 +34,7 @@ const PODS: [(&str, &str, &str); 2] =
 
 /// The result of a request: curl's exit code, the status, the redirect target, and the body.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Seen {
+struct CurlResult {
     exit: i32,
     status: String,
     location: String,
@@ -42,14 +42,14 @@ struct Seen {
 }
 
 /// Sends a request from outside.
-fn curl(hub: &Netns, arguments: &[&str]) -> Seen {
+fn curl(hub: &Netns, arguments: &[&str]) -> CurlResult {
     let mut command: Command = hub.command("curl");
     command.args(["-s", "-S", "--max-time", "5", "-w", "\n%{http_code} %{redirect_url}"]);
     let output = command.args(arguments).output().expect("curl is installed");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let (body, end) = text.rsplit_once('\n').unwrap_or_default();
     let (status, location) = end.split_once(' ').unwrap_or((end, ""));
-    Seen {
+    CurlResult {
         exit: output.status.code().unwrap_or(-1),
         status: status.into(),
         location: location.into(),
@@ -58,13 +58,13 @@ fn curl(hub: &Netns, arguments: &[&str]) -> Seen {
 }
 
 /// Sends a request in plain text for a host.
-fn plain(hub: &Netns, host: &str, path: &str) -> Seen {
+fn plain(hub: &Netns, host: &str, path: &str) -> CurlResult {
     let url = format!("http://{}:8080{path}", gateway_address("a"));
     curl(hub, &["-H", &format!("Host: {host}"), &url])
 }
 
 /// Sends a request with TLS for a host. Its certificate must chain to these roots.
-fn secure(hub: &Netns, host: &str, roots: &Authority, more: &[&str]) -> Seen {
+fn secure(hub: &Netns, host: &str, roots: &Authority, more: &[&str]) -> CurlResult {
     let root = roots.folder().join("root-cert.pem").display().to_string();
     let at = format!("{host}:8443:{}", gateway_address("a"));
     let url = format!("https://{host}:8443/");
@@ -72,15 +72,19 @@ fn secure(hub: &Netns, host: &str, roots: &Authority, more: &[&str]) -> Seen {
     curl(hub, &arguments)
 }
 
-fn wait_for(what: &str, mut see: impl FnMut() -> Seen, is: impl Fn(&Seen) -> bool) -> Seen {
+fn wait_for(
+    what: &str,
+    mut see: impl FnMut() -> CurlResult,
+    is: impl Fn(&CurlResult) -> bool,
+) -> CurlResult {
     wait::until(LIMIT, what, || {
-        let seen = see();
-        if is(&seen) { Ok(seen) } else { Err(format!("{seen:?}")) }
+        let result = see();
+        if is(&result) { Ok(result) } else { Err(format!("{result:?}")) }
     })
 }
 
-fn answered_by(pod: &str) -> impl Fn(&Seen) -> bool {
-    move |seen| seen.status == "200" && seen.body["pod"] == *pod
+fn answered_by(pod: &str) -> impl Fn(&CurlResult) -> bool {
+    move |result| result.status == "200" && result.body["pod"] == *pod
 }
 
 fn object(kind: &str, namespace: &str, name: &str, spec: Value) -> Value {
@@ -109,13 +113,13 @@ fn to(host: &str, port: u16) -> Value {
 }
 
 /// Returns a Secret with a certificate and the roots of the peer.
-pub(crate) fn certificate(namespace: &str, name: &str, of: &Files, others: &Authority) -> Value {
+pub(crate) fn certificate(namespace: &str, name: &str, files: &Files, others: &Authority) -> Value {
     let text = |path| std::fs::read_to_string(path).expect("written before");
     json!({
         "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
         "metadata": { "namespace": namespace, "name": name },
         "stringData": {
-            "tls.crt": text(&of.certificate), "tls.key": text(&of.key), "ca.crt": others.pem(),
+            "tls.crt": text(&files.certificate), "tls.key": text(&files.key), "ca.crt": others.pem(),
         },
     })
 }
@@ -154,9 +158,9 @@ fn populate(apiserver: &Apiserver) {
     objects.extend(rights(EDGE, "gateway"));
     let labels = |app: &str, mode: &str| json!({ "app": app, "security.istio.io/tlsMode": mode });
     objects.push(service(EDGE, "gateway", "10.91.0.9", &GATEWAY_PORTS));
-    let mut of_gateway = labels("gateway", "istio");
-    of_gateway["istio"] = "ingressgateway".into();
-    objects.push(pod(EDGE, "gateway-1", "gateway", GATEWAY_POD_ADDRESS, &of_gateway));
+    let mut gateway_labels = labels("gateway", "istio");
+    gateway_labels["istio"] = "ingressgateway".into();
+    objects.push(pod(EDGE, "gateway-1", "gateway", GATEWAY_POD_ADDRESS, &gateway_labels));
     for (at, (app, name, ip)) in PODS.into_iter().enumerate() {
         let mode = if app == "web" { "istio" } else { "disabled" };
         objects.push(pod("shop", name, app, ip, &labels(app, mode)));
@@ -168,7 +172,7 @@ fn populate(apiserver: &Apiserver) {
 }
 
 /// Returns an object of the Kubernetes Ingress API.
-fn of_ingress(kind: &str, metadata: &Value, spec: &Value) -> Value {
+fn ingress_object(kind: &str, metadata: &Value, spec: &Value) -> Value {
     json!({ "apiVersion": "networking.k8s.io/v1", "kind": kind, "metadata": metadata, "spec": spec })
 }
 
@@ -185,11 +189,11 @@ fn ingresses(apiserver: &Apiserver, hub: &Netns, public: &Authority) {
             "tls": [{ "hosts": [host], "secretName": "ingress-cert" }],
             "rules": [{ "host": host, "http": { "paths": paths } }],
         });
-        of_ingress("Ingress", &json!({ "namespace": "shop", "name": name }), &spec)
+        ingress_object("Ingress", &json!({ "namespace": "shop", "name": name }), &spec)
     };
     let class = |name: &str, controller: &str| {
         let spec = json!({ "controller": controller });
-        of_ingress("IngressClass", &json!({ "name": name }), &spec)
+        ingress_object("IngressClass", &json!({ "name": name }), &spec)
     };
     let files = public.server("ingress.example", &["ingress.example"]);
     apiserver.apply(&[
@@ -208,15 +212,15 @@ fn ingresses(apiserver: &Apiserver, hub: &Netns, public: &Authority) {
         ("foreign.example", "/cart", "web-1"),
         ("web.example", "/", "cart-1"),
     ] {
-        let seen = plain(hub, host, path);
-        assert!(answered_by(pod)(&seen), "{host}{path}: {seen:?}");
+        let result = plain(hub, host, path);
+        assert!(answered_by(pod)(&result), "{host}{path}: {result:?}");
     }
     let in_tls = || secure(hub, "ingress.example", public, &[]);
     wait_for("a host is served in TLS", in_tls, answered_by("web-1"));
     let path = "/apis/networking.k8s.io/v1/namespaces/shop/ingresses/own";
     apiserver.requests(&[Request::delete(path)]);
-    wait_for("the host is no longer served", at("ingress.example", "/"), |seen| {
-        seen.status == "404"
+    wait_for("the host is no longer served", at("ingress.example", "/"), |result| {
+        result.status == "404"
     });
     assert_ne!(in_tls().exit, 0);
     assert!(answered_by("cart-1")(&plain(hub, "web.example", "/")));
@@ -232,17 +236,17 @@ pub(crate) fn run(host: &Host) {
     let mut apiserver = Apiserver::start(host, hub, &mesh, &settings);
     apiserver.wait_until_ready();
     populate(&apiserver);
-    let of_shop = |by: &Authority| by.server("shop.example", &["shop.example"]);
-    let of_mutual = public.server("mutual.example", &["mutual.example"]);
-    let of_files = public.server("files.example", &["files.example"]);
+    let shop_files = |by: &Authority| by.server("shop.example", &["shop.example"]);
+    let mutual_files = public.server("mutual.example", &["mutual.example"]);
+    let file_certificate = public.server("files.example", &["files.example"]);
     let text = |path: &Path| path.display().to_string();
     let files = json!({
-        "mode": "MUTUAL", "serverCertificate": text(&of_files.certificate), "privateKey": text(&of_files.key),
+        "mode": "MUTUAL", "serverCertificate": text(&file_certificate.certificate), "privateKey": text(&file_certificate.key),
         "caCertificates": text(&public.folder().join("root-cert.pem")),
     });
     apiserver.apply(&[
-        certificate(EDGE, "shop-cert", &of_shop(&public), &public),
-        certificate(EDGE, "mutual-cert", &of_mutual, &public),
+        certificate(EDGE, "shop-cert", &shop_files(&public), &public),
+        certificate(EDGE, "mutual-cert", &mutual_files, &public),
         gateway(
             "gw",
             json!([
@@ -331,7 +335,7 @@ pub(crate) fn run(host: &Host) {
     assert_eq!(plain(hub, "web.shop.svc.cluster.local", "/").status, "404");
     let redirected = plain(hub, "shop.example", "/a?b=c");
     assert_eq!((&*redirected.status, &*redirected.location), ("301", "https://shop.example/a?b=c"));
-    let bytes = ask(hub, &Load::tcp(&format!("{}:9000", gateway_address("a")), 4));
+    let bytes = run_load(hub, &Load::tcp(&format!("{}:9000", gateway_address("a")), 4));
     assert_eq!(bytes.by.get("a/web-1"), Some(&4), "{bytes:?}");
 
     // TLS: the certificate comes from a Secret, selected by SNI. There is no filter chain for other
@@ -342,18 +346,18 @@ pub(crate) fn run(host: &Host) {
     let stranger = secure(hub, "mutual.example", &public, &[]);
     assert_ne!(stranger.exit, 0, "a client without a certificate is refused: {stranger:?}");
     let [certificate_file, key] =
-        [&of_mutual.certificate, &of_mutual.key].map(|path| path.display().to_string());
-    let known = ["--cert", &*certificate_file, "--key", &*key];
-    let mutual = secure(hub, "mutual.example", &public, &known);
+        [&mutual_files.certificate, &mutual_files.key].map(|path| path.display().to_string());
+    let arguments = ["--cert", &*certificate_file, "--key", &*key];
+    let mutual = secure(hub, "mutual.example", &public, &arguments);
     assert!(answered_by("web-1")(&mutual), "{mutual:?}");
     // TLS with certificate files at the router.
-    let by_files = || secure(hub, "files.example", &public, &known);
+    let by_files = || secure(hub, "files.example", &public, &arguments);
     wait_for("a server uses a certificate from files", by_files, answered_by("web-1"));
     let stranger = secure(hub, "files.example", &public, &[]);
     assert_ne!(stranger.exit, 0, "a client without a certificate is refused: {stranger:?}");
-    let of_mesh = mesh.workload("shop", "web");
+    let mesh_files = mesh.workload("shop", "web");
     let [certificate_file, key] =
-        [&of_mesh.certificate, &of_mesh.key].map(|path| path.display().to_string());
+        [&mesh_files.certificate, &mesh_files.key].map(|path| path.display().to_string());
     let foreign =
         secure(hub, "mutual.example", &public, &["--cert", &certificate_file, "--key", &key]);
     assert_ne!(foreign.exit, 0, "a certificate of other roots is refused: {foreign:?}");
@@ -361,7 +365,7 @@ pub(crate) fn run(host: &Host) {
     // A renewed certificate and changed rules do not modify listeners.
     let modified = || envoy.stats("listener_manager.listener_(modified|added|in_place_updated)$");
     let before = modified();
-    apiserver.apply(&[certificate(EDGE, "shop-cert", &of_shop(&renewed), &public)]);
+    apiserver.apply(&[certificate(EDGE, "shop-cert", &shop_files(&renewed), &public)]);
     let shop = || secure(hub, "shop.example", &renewed, &[]);
     wait_for("the renewed certificate is shown", shop, answered_by("web-1"));
     let all_to_cart = json!({ "http": [{ "route": to("cart", 80) }] });
@@ -386,8 +390,8 @@ pub(crate) fn run(host: &Host) {
     assert!(answered_by("cart-1")(&shop()));
     let absent = || secure(hub, "absent.example", &public, &[]);
     assert_ne!(absent().exit, 0);
-    let told = strait.json("/debug/proxies");
-    assert!(told.to_string().contains("kubernetes://absent"), "{told}");
+    let proxies = strait.json("/debug/proxies");
+    assert!(proxies.to_string().contains("kubernetes://absent"), "{proxies}");
     let files = public.server("absent.example", &["absent.example"]);
     apiserver.apply(&[certificate(EDGE, "absent", &files, &public)]);
     wait_for("the host is served once its Secret exists", absent, answered_by("cart-1"));
@@ -400,7 +404,7 @@ pub(crate) fn run(host: &Host) {
     wait_for(
         "no request succeeds any more",
         || plain(hub, "web.example", "/"),
-        |seen| seen.exit == 7,
+        |result| result.exit == 7,
     );
     for envoy in &envoys {
         let complaints = envoy.complaints();

@@ -16,7 +16,7 @@ use crate::host::{self, Host};
 use crate::kube::{Request, path};
 use crate::netns::{ENVOY_UID, Netns};
 use crate::process::Process;
-use crate::rig_check::ask;
+use crate::rig_check::run_load;
 use crate::scenarios::{PROPAGATION, finish, http};
 use crate::topology::HUB;
 use crate::wait;
@@ -43,7 +43,7 @@ pub(crate) fn run(world: &mut World, host: &Host) {
     world.pods.insert(KEY.to_owned(), Rc::clone(&netns));
     world.start_echo(host, "a", POD);
     let folder = world.agent_folder(host);
-    let start = || Envoy::of_agent(spawn(host, agent, &netns, &folder), &netns, POD);
+    let start = || Envoy::started_by_agent(spawn(host, agent, &netns, &folder), &netns, POD);
     world.envoys.insert(KEY.to_owned(), start());
     world.calls_and_is_called();
 
@@ -59,7 +59,7 @@ pub(crate) fn run(world: &mut World, host: &Host) {
     world.strait.kill();
     world.strait.launch();
     world.strait.wait_until_ready();
-    wait::until(LIMIT, "the agent is connected again", || world.is_known_by_token());
+    wait::until(LIMIT, "the agent is connected again", || world.is_identified_by_token());
     let answers = finish(load);
     assert!(answers.failures.is_empty() && answers.requests > 100, "{answers:?}");
     world.wait_for_everyone();
@@ -120,13 +120,13 @@ impl World {
         folder
     }
 
-    fn is_known_by_token(&self) -> Result<(), String> {
+    fn is_identified_by_token(&self) -> Result<(), String> {
         let proxies = self.strait.try_json("/debug/proxies")?;
         let id = format!("~{POD}.shop~");
         let is_it = |one: &&Value| one["id"].as_str().is_some_and(|text| text.contains(&id));
         let found = proxies.as_array().into_iter().flatten().find(is_it);
         match found.map(|one| &one["knownBy"]) {
-            Some(known) if known == "token" => Ok(()),
+            Some(proof) if proof == "token" => Ok(()),
             _ => Err(format!("{found:?}")),
         }
     }
@@ -136,19 +136,20 @@ impl World {
     fn calls_and_is_called(&mut self) {
         self.envoys.get_mut(KEY).expect("just started").wait_until_live(LIMIT);
         wait::until(PROPAGATION, "the agent is admitted with its token", || {
-            self.is_known_by_token()
+            self.is_identified_by_token()
         });
         let everywhere = |answers: &Answers| {
             let clusters = ["a/", "b/"].map(|id| answers.by.keys().any(|pod| pod.starts_with(id)));
             answers.failures.is_empty() && clusters == [true, true]
         };
         let answers = wait::until(PROPAGATION, "both networks respond", || {
-            let answers = ask(self.pod(KEY), &http(60));
+            let answers = run_load(self.pod(KEY), &http(60));
             if everywhere(&answers) { Ok(answers) } else { Err(format!("{answers:?}")) }
         });
         for (pod, sample) in &answers.samples {
-            let seen = sample["headers"]["x-forwarded-client-cert"].as_str().unwrap_or_default();
-            assert!(seen.contains(&format!("sa/{APP}")), "{pod} saw {seen:?}");
+            let identity =
+                sample["headers"]["x-forwarded-client-cert"].as_str().unwrap_or_default();
+            assert!(identity.contains(&format!("sa/{APP}")), "{pod} saw {identity:?}");
         }
         let load = Load::http(
             &format!("{}:80", vip("a", VIP)),
@@ -156,10 +157,10 @@ impl World {
             20,
         );
         wait::until(PROPAGATION, "other proxies reach it with mTLS", || {
-            let answers = ask(self.pod("a/client"), &load);
+            let answers = run_load(self.pod("a/client"), &load);
             let sample = answers.samples.values().next();
-            let seen = sample.map(|one| one["headers"]["x-forwarded-client-cert"].to_string());
-            let is_by_mtls = seen.is_some_and(|seen| seen.contains("sa/client"));
+            let identity = sample.map(|one| one["headers"]["x-forwarded-client-cert"].to_string());
+            let is_by_mtls = identity.is_some_and(|identity| identity.contains("sa/client"));
             if answers.failures.is_empty() && is_by_mtls {
                 Ok(())
             } else {

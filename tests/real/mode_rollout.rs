@@ -17,7 +17,7 @@ use crate::host::Host;
 use crate::kube::{Request, path, pod};
 use crate::netns::Netns;
 use crate::process::Process;
-use crate::rig_check::ask;
+use crate::rig_check::run_load;
 use crate::scenarios::{PROPAGATION, finish};
 use crate::wait;
 use crate::world::{World, application, pod_labels, vip};
@@ -51,11 +51,11 @@ pub(crate) fn run(world: &mut World, host: &Host) {
     ];
     for (service, cluster, program) in servers {
         let (name, ip) = service.pod;
-        world.start_sidecar_of(host, program, cluster, name, service.name, ip);
+        world.start_sidecar_with(host, program, cluster, name, service.name, ip);
         world.start_echo(host, cluster, name);
     }
     for ((name, ip), program) in CLIENTS_IN_B.into_iter().zip([&*host.envoy, old]) {
-        world.start_sidecar_of(host, program, "b", name, "client", ip);
+        world.start_sidecar_with(host, program, "b", name, "client", ip);
     }
     let in_b =
         CLIENTS_IN_B.map(|(name, ip)| pod("shop", name, "client", ip, &pod_labels("client")));
@@ -128,23 +128,23 @@ pub(crate) fn from_the_beginning() -> Value {
     mode(&BACK, "DISABLE")
 }
 
-fn mode(of: &Rolled, mode: &str) -> Value {
+fn mode(rolled: &Rolled, mode: &str) -> Value {
     json!({
         "apiVersion": "security.istio.io/v1", "kind": "PeerAuthentication",
-        "metadata": { "name": of.name, "namespace": "shop" },
-        "spec": { "selector": { "matchLabels": { "app": of.name } }, "mtls": { "mode": mode } },
+        "metadata": { "name": rolled.name, "namespace": "shop" },
+        "spec": { "selector": { "matchLabels": { "app": rolled.name } }, "mtls": { "mode": mode } },
     })
 }
 
 /// Waits until clients without a certificate get a response in plain text, or get none, in each
 /// network.
-fn wait_for_plain_text(strangers: &[Netns], of: &Rolled, is_taken: bool) {
-    let load = Load::tcp(&format!("{}:9000", of.pod.1), 1);
+fn wait_for_plain_text(strangers: &[Netns], rolled: &Rolled, is_accepted: bool) {
+    let load = Load::tcp(&format!("{}:9000", rolled.pod.1), 1);
     for stranger in strangers {
-        let wanted = if is_taken { "takes" } else { "refuses" };
-        wait::until(PROPAGATION, &format!("{} {wanted} plain text", of.name), || {
-            let answers = ask(stranger, &load);
-            if answers.failures.is_empty() == is_taken {
+        let wanted = if is_accepted { "takes" } else { "refuses" };
+        wait::until(PROPAGATION, &format!("{} {wanted} plain text", rolled.name), || {
+            let answers = run_load(stranger, &load);
+            if answers.failures.is_empty() == is_accepted {
                 Ok(())
             } else {
                 Err(format!("{answers:?}"))
@@ -167,12 +167,12 @@ impl Rolled {
 impl World {
     /// Waits until the pods in these clusters respond to all requests of a client, with at least
     /// one response from each cluster.
-    fn wait_until_answered_by(&self, client: &str, of: &Rolled, clusters: &[&str]) {
+    fn wait_until_answered_by(&self, client: &str, rolled: &Rolled, clusters: &[&str]) {
         let wanted: BTreeSet<String> =
-            clusters.iter().map(|cluster| format!("{cluster}/{}", of.pod.0)).collect();
-        let load = Load { requests: 30, ..of.http(&client[..1]) };
+            clusters.iter().map(|cluster| format!("{cluster}/{}", rolled.pod.0)).collect();
+        let load = Load { requests: 30, ..rolled.http(&client[..1]) };
         wait::until(PROPAGATION, &format!("{client} is answered by {wanted:?}"), || {
-            let answers = ask(self.pod(client), &load);
+            let answers = run_load(self.pod(client), &load);
             let by: BTreeSet<String> = answers.by.keys().cloned().collect();
             match answers.failures.is_empty() && by == wanted {
                 true => Ok(()),
@@ -183,10 +183,12 @@ impl World {
 
     /// Waits until all proxies have acknowledged the policy of a service, and none uses the
     /// previous mode.
-    fn wait_until_in_force(&self, of: &Rolled, limit: Duration) {
-        let query =
-            format!("/debug/config/reach?kind=PeerAuthentication&namespace=shop&name={}", of.name);
-        wait::until(limit, &format!("{} is accepted according to its policy", of.name), || {
+    fn wait_until_in_force(&self, rolled: &Rolled, limit: Duration) {
+        let query = format!(
+            "/debug/config/reach?kind=PeerAuthentication&namespace=shop&name={}",
+            rolled.name
+        );
+        wait::until(limit, &format!("{} is accepted according to its policy", rolled.name), || {
             let answer = self.strait.try_json(&query)?;
             let row = &answer[0];
             let is_there = row["proxies"] == 2 && row["acknowledged"] == 2;
@@ -198,11 +200,11 @@ impl World {
     /// exists.
     fn loads_until(&self, client: &str, end: &Path) -> Vec<(String, Process)> {
         let cluster = &client[..1];
-        let loads = [&FORTH, &BACK].into_iter().flat_map(|of| {
-            let kept = of.http(cluster).over(1);
-            [("tcp", of.tcp(cluster)), ("http", of.http(cluster)), ("kept", kept)].map(
+        let loads = [&FORTH, &BACK].into_iter().flat_map(|rolled| {
+            let reused = rolled.http(cluster).over(1);
+            [("tcp", rolled.tcp(cluster)), ("http", rolled.http(cluster)), ("kept", reused)].map(
                 |(kind, load)| {
-                    (format!("rolled-{}-{}-{kind}", client.replace('/', "-"), of.name), load)
+                    (format!("rolled-{}-{}-{kind}", client.replace('/', "-"), rolled.name), load)
                 },
             )
         });

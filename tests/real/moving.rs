@@ -13,7 +13,7 @@ use crate::host::Host;
 use crate::kube::{Request, path, pod};
 use crate::netns::Netns;
 use crate::process::Process;
-use crate::rig_check::ask;
+use crate::rig_check::run_load;
 use crate::scenarios::{PROPAGATION, finish, http};
 use crate::steering::{clients, label_versions, route, rule};
 use crate::topology::gateway_address;
@@ -40,7 +40,7 @@ pub(crate) fn run(world: &mut World, host: &Host) {
     let other = other.as_str();
 
     let loads: Vec<Process> =
-        clients.iter().map(|client| world.load_of(client, &http(1))).collect();
+        clients.iter().map(|client| world.start_load(client, &http(1))).collect();
     let weights = Weights { world, shifted: Cell::new(0) };
     for _ in 0..ROUNDS {
         weights.move_gateway(OTHER.2, [GATEWAY, other]);
@@ -112,7 +112,7 @@ impl Weights<'_> {
     fn wait(&self, client: &str, what: &str, is_there: impl Fn(&Answers) -> bool) {
         wait::until(PROPAGATION, &format!("{client}: {what}"), || {
             self.shift();
-            let answers = ask(self.world.pod(client), &http(40));
+            let answers = run_load(self.world.pod(client), &http(40));
             assert_eq!(answers.failures, BTreeMap::new(), "{client}: {what}");
             if is_there(&answers) { Ok(()) } else { Err(format!("{answers:?}")) }
         });

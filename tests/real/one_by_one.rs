@@ -10,7 +10,7 @@ use crate::envoy::Envoy;
 use crate::host::Host;
 use crate::kube::{Request, path, pod};
 use crate::process::Process;
-use crate::rig_check::ask;
+use crate::rig_check::run_load;
 use crate::scenarios::{PROPAGATION, finish, http};
 use crate::wait;
 use crate::world::{ECHO_VIP, Proxy, World, pod_labels};
@@ -37,23 +37,23 @@ pub(crate) fn run(world: &mut World, host: &Host) {
         world.envoys.get_mut(&key).expect("just started").wait_until_live(PROPAGATION);
     }
     world.wait_for_same_hosts(NEW);
-    assert_eq!(world.told_of(NEW)["oneByOne"], true);
+    assert_eq!(world.virtual_host_counts(NEW)["oneByOne"], true);
     let clients: Vec<_> =
         [NEW, OLD].into_iter().filter(|key| world.envoys.contains_key(*key)).collect();
     if clients.contains(&OLD) {
-        assert_eq!(world.told_of(OLD)["code"], "STR0427");
+        assert_eq!(world.virtual_host_counts(OLD)["code"], "STR0427");
     }
 
     let loads: Vec<Process> =
-        clients.iter().map(|client| world.load_of(client, &http(1))).collect();
-    let before = world.envoy(NEW).updates_of_route();
+        clients.iter().map(|client| world.start_load(client, &http(1))).collect();
+    let before = world.envoy(NEW).route_updates();
     for number in 1..=EDITS {
         world.apiservers["a"].apply(&[edit(number)]);
         for client in &clients {
             world.wait_for_edit(client, number);
         }
     }
-    let after = world.envoy(NEW).updates_of_route();
+    let after = world.envoy(NEW).route_updates();
     assert_eq!(before.0, after.0, "an edit sent the route");
     assert!(after.1 >= before.1 + u64::from(EDITS), "{before:?}, then {after:?}");
 
@@ -69,7 +69,7 @@ pub(crate) fn run(world: &mut World, host: &Host) {
     });
     let mut load = http(5);
     load.host = Some("extra.example".into());
-    let answers = ask(world.pod(NEW), &load);
+    let answers = run_load(world.pod(NEW), &load);
     assert_eq!(answers.by.values().sum::<usize>(), 5, "{ECHO_VIP}: {answers:?}");
     world.apiservers["a"].requests(&[Request::delete(&path(&extra()))]);
     wait::until(PROPAGATION, "the new host is gone", || {
@@ -83,7 +83,7 @@ pub(crate) fn run(world: &mut World, host: &Host) {
     world.wait_for_same_hosts(NEW);
 
     // A reconnecting proxy reports its hosts and receives none.
-    let before = world.envoy(NEW).updates_of_route();
+    let before = world.envoy(NEW).route_updates();
     world.strait.kill();
     world.strait.launch();
     world.strait.wait_until_ready();
@@ -94,13 +94,13 @@ pub(crate) fn run(world: &mut World, host: &Host) {
     });
     for client in &clients {
         let follows =
-            |told: &Value| told["types"]["vhds"]["sent"] == told["types"]["vhds"]["acked"];
+            |proxy: &Value| proxy["types"]["vhds"]["sent"] == proxy["types"]["vhds"]["acked"];
         wait::until(PROPAGATION, "the route is served again", || {
-            let told = world.proxy(client)?;
-            if follows(&told) { Ok(()) } else { Err(told.to_string()) }
+            let proxy = world.proxy(client)?;
+            if follows(&proxy) { Ok(()) } else { Err(proxy.to_string()) }
         });
     }
-    assert_eq!(world.envoy(NEW).updates_of_route(), before, "sent again after a restart");
+    assert_eq!(world.envoy(NEW).route_updates(), before, "sent again after a restart");
     world.apiservers["a"].apply(&[edit(EDITS + 1)]);
     for client in &clients {
         world.wait_for_edit(client, EDITS + 1);
@@ -154,9 +154,9 @@ impl Envoy {
     }
 
     /// Returns how often the route was updated, and how often its hosts were.
-    fn updates_of_route(&self) -> (u64, u64) {
-        let of = |filter: &str| self.stats(filter).values().sum();
-        (of(r"\.rds\.80\.update_success$"), of(r"vhds\.80\.config_reload$"))
+    fn route_updates(&self) -> (u64, u64) {
+        let total = |filter: &str| self.stats(filter).values().sum();
+        (total(r"\.rds\.80\.update_success$"), total(r"vhds\.80\.config_reload$"))
     }
 }
 
@@ -166,13 +166,13 @@ impl World {
         let name = client.trim_start_matches("a/");
         let proxies = self.strait.try_json("/debug/proxies")?;
         let all = proxies.as_array().cloned().unwrap_or_default();
-        let is_it = |one: &Value| {
-            one["id"].as_str().is_some_and(|id| id.contains(&format!("~{name}.shop~")))
+        let is_it = |proxy: &Value| {
+            proxy["id"].as_str().is_some_and(|id| id.contains(&format!("~{name}.shop~")))
         };
         all.into_iter().find(is_it).ok_or_else(|| proxies.to_string())
     }
 
-    fn told_of(&self, client: &str) -> Value {
+    fn virtual_host_counts(&self, client: &str) -> Value {
         self.proxy(client).expect("it is connected")["virtualHosts"].clone()
     }
 

@@ -27,7 +27,7 @@ impl World {
 
     /// Checks that every pod responds.
     fn assert_all_answer(&self) {
-        let answers = self.ask(&tcp(200));
+        let answers = self.run_load(&tcp(200));
         for pod in echo_pods() {
             assert!(answers.by.contains_key(&pod), "{pod} is gone: {:?}", answers.by);
         }
@@ -36,7 +36,7 @@ impl World {
     /// Waits until `echo-2` of b receives no connection.
     fn wait_without_echo_2(&self) {
         wait::until(PROPAGATION, "b/echo-2 gets no connection", || {
-            let answers = self.ask(&Load::tcp(&format!("{ECHO_VIP}:9000"), 60));
+            let answers = self.run_load(&Load::tcp(&format!("{ECHO_VIP}:9000"), 60));
             match answers.by.contains_key("b/echo-2") {
                 true => Err(format!("{:?}", answers.by)),
                 false => Ok(()),
@@ -145,7 +145,7 @@ pub(crate) fn restored_backup(world: &mut World) {
     let before = world.relists("b");
     world.apiserver("b").restore();
     wait::until(LIMIT, "the restored state is read", || {
-        let answers = world.ask(&tcp(100));
+        let answers = world.run_load(&tcp(100));
         let back = answers.by.contains_key("b/echo-2");
         if back { Ok(()) } else { Err(format!("{:?} {}", answers.by, world.cluster("b")?)) }
     });

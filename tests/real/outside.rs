@@ -75,8 +75,8 @@ impl Outside {
         // A gateway accepts mTLS only if its servers require it. The second label is the selector
         // of Ingresses.
         let labels = json!({ "app": "egress", "istio": "ingressgateway" });
-        let of = gateways.iter();
-        objects.extend(of.map(|((name, ip), _)| pod("shop", name, "egress", ip, &labels)));
+        let egress_pods = gateways.iter();
+        objects.extend(egress_pods.map(|((name, ip), _)| pod("shop", name, "egress", ip, &labels)));
         objects.extend(ingress::rights("shop", "egress"));
         objects.extend(SECRETS.map(|(name, names)| {
             ingress::certificate("shop", name, &authority.server(name, names), &authority)
@@ -147,7 +147,7 @@ impl Outside {
 fn answering(files: &Files) -> Value {
     let socket = |address: &str, port: u16| json!({ "socket_address": { "address": address, "port_value": port } });
     let listener = |(port, how): (u16, &str)| {
-        let said = |name: &str, value: &str| {
+        let header_entry = |name: &str, value: &str| {
             let header = json!({ "key": name, "value": value });
             json!({ "header": header, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD" })
         };
@@ -160,8 +160,8 @@ fn answering(files: &Files) -> Value {
             "route_config": { "virtual_hosts": [{
                 "name": "all", "domains": ["*"],
                 "request_headers_to_add": [
-                    said("x-asked-by", "%DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT%"),
-                    said("x-asked-in", how),
+                    header_entry("x-asked-by", "%DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT%"),
+                    header_entry("x-asked-in", how),
                 ],
                 "routes": [{ "match": { "prefix": "/" }, "route": { "cluster": "app" } }],
             }] },

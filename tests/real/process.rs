@@ -31,18 +31,18 @@ impl Process {
     }
 
     /// Returns the end of stderr, for error messages.
-    pub(crate) fn last_words(&self) -> String {
+    pub(crate) fn log_end(&self) -> String {
         let text =
             String::from_utf8_lossy(&std::fs::read(&self.stderr).unwrap_or_default()).into_owned();
         let lines: Vec<&str> = text.lines().collect();
         format!("{} said last:\n{}", self.name, lines[lines.len().saturating_sub(15)..].join("\n"))
     }
 
-    /// Returns the lines of stderr that contain `word`.
-    pub(crate) fn said(&self, word: &str) -> Vec<String> {
+    /// Returns the lines of stderr that contain `part`.
+    pub(crate) fn log_lines(&self, part: &str) -> Vec<String> {
         let bytes = std::fs::read(&self.stderr).unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes);
-        text.lines().filter(|line| line.contains(word)).map(str::to_owned).collect()
+        text.lines().filter(|line| line.contains(part)).map(str::to_owned).collect()
     }
 
     /// Returns its exit status, if it has ended.

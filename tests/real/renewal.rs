@@ -47,9 +47,11 @@ pub(crate) fn run(world: &mut World) {
 
 /// Returns the serial numbers of the certificates that an Envoy uses as server and client.
 fn serials(envoy: &Envoy) -> BTreeSet<String> {
-    let told: Value = serde_json::from_str(&envoy.get("/certs")).expect("Envoy's page is JSON");
-    let list = |of: &Value, key: &str| of[key].as_array().cloned().unwrap_or_default();
-    let chains = list(&told, "certificates").into_iter().flat_map(|one| list(&one, "cert_chain"));
+    let certificates: Value =
+        serde_json::from_str(&envoy.get("/certs")).expect("Envoy's page is JSON");
+    let list = |value: &Value, key: &str| value[key].as_array().cloned().unwrap_or_default();
+    let chains =
+        list(&certificates, "certificates").into_iter().flat_map(|one| list(&one, "cert_chain"));
     chains.filter_map(|one| Some(one["serial_number"].as_str()?.to_owned())).collect()
 }
 

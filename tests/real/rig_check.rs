@@ -36,7 +36,7 @@ pub(crate) fn run(host: &Host) {
         envoy.wait_until_live(LIVE);
     }
 
-    let answers = ask(&client, &Load::tcp("10.91.0.10:9000", 20));
+    let answers = run_load(&client, &Load::tcp("10.91.0.10:9000", 20));
     assert_eq!(answers.by.get("b/server"), Some(&20), "{answers:?}");
     let handshakes = envoys[2].stats("ssl.handshake");
     assert!(handshakes.values().sum::<u64>() >= 20, "the server saw mTLS: {handshakes:?}");
@@ -44,12 +44,12 @@ pub(crate) fn run(host: &Host) {
     // The other network uses the same address without a pod, so the request reached the correct
     // network.
     let stranger = topology.pod("a", "stranger", "10.10.1.1");
-    let direct = ask(&stranger, &Load::tcp("10.10.0.10:9000", 1));
+    let direct = run_load(&stranger, &Load::tcp("10.10.0.10:9000", 1));
     assert!(direct.by.is_empty(), "{direct:?}");
 }
 
 /// Runs a load inside a namespace to its end.
-pub(crate) fn ask(netns: &Netns, load: &Load) -> Answers {
+pub(crate) fn run_load(netns: &Netns, load: &Load) -> Answers {
     let specification = serde_json::to_string(load).expect("plain values");
     serde_json::from_value(netns.helper(&["load", &specification], ""))
         .expect("the output of the helper")
@@ -64,7 +64,7 @@ pub(crate) fn echo(host: &Host, netns: &Netns, name: &str, cluster: &str) -> Pro
 /// Waits until a server of the rig listens.
 pub(crate) fn listening(process: Process) -> Process {
     crate::wait::until(LIVE, "the server listens", || {
-        process.stdout().contains("listening").then_some(()).ok_or_else(|| process.last_words())
+        process.stdout().contains("listening").then_some(()).ok_or_else(|| process.log_end())
     });
     process
 }

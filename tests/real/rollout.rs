@@ -11,7 +11,7 @@ use crate::helper::HTTP_PORT;
 use crate::host::Host;
 use crate::kube::{self, Request};
 use crate::process::Process;
-use crate::rig_check::ask;
+use crate::rig_check::run_load;
 use crate::scenarios::{PROPAGATION, finish, http};
 use crate::wait;
 use crate::world::World;
@@ -42,7 +42,7 @@ fn route(host: &str, number: usize) -> Value {
 
 /// Makes the Envoys of an app listen on a port that their application already uses, which a control
 /// plane cannot know.
-pub(crate) fn taken_port_of(name: &str, app: &str, number: usize) -> Value {
+pub(crate) fn port_in_use_by(name: &str, app: &str, number: usize) -> Value {
     let port = json!({ "number": HTTP_PORT, "protocol": "HTTP", "name": format!("http-{number}") });
     let own = format!("127.0.0.1:{}", 9100 + number);
     let ingress = json!({ "port": port, "captureMode": "NONE", "defaultEndpoint": own });
@@ -56,8 +56,8 @@ pub(crate) fn taken_port_of(name: &str, app: &str, number: usize) -> Value {
     })
 }
 
-fn taken_port(number: usize) -> Value {
-    taken_port_of("let-out", "tried", number)
+fn port_in_use(number: usize) -> Value {
+    port_in_use_by("let-out", "tried", number)
 }
 
 pub(crate) fn run(world: &mut World, host: &Host) {
@@ -70,8 +70,8 @@ pub(crate) fn run(world: &mut World, host: &Host) {
         let envoy = world.envoys.get_mut(client).expect("just started");
         envoy.wait_until_live(PROPAGATION);
     }
-    let known = CLIENTS.into_iter().filter(|key| world.envoys.contains_key(*key));
-    clients.extend(known.map(str::to_owned));
+    let started = CLIENTS.into_iter().filter(|key| world.envoys.contains_key(*key));
+    clients.extend(started.map(str::to_owned));
     world.apiservers["a"].apply(&[route("echo", 0)]);
     world.strait.set_policy(PLAN);
     wait::until(PROPAGATION, "the plan is read", || {
@@ -87,7 +87,7 @@ pub(crate) fn run(world: &mut World, host: &Host) {
     // The stopped change is on hold, so these changes reach no proxy. Without the plan, a release
     // applies to all proxies at once.
     let gone =
-        [route("echo", 0), taken_port(0)].map(|object| Request::delete(&kube::path(&object)));
+        [route("echo", 0), port_in_use(0)].map(|object| Request::delete(&kube::path(&object)));
     world.apiservers["a"].requests(&gone);
     world.end_plan();
     for (name, ..) in TRIED {
@@ -98,8 +98,8 @@ pub(crate) fn run(world: &mut World, host: &Host) {
 
 /// Requests of the proxies in the step fail, and no others, until the change is rolled back.
 fn routes_to_nothing(world: &World, clients: &[String]) {
-    let loads = world.loads_of(clients);
-    let (share, ever) = world.let_out(clients, clients, |number| route("absent", number));
+    let loads = world.start_loads(clients);
+    let (share, ever) = world.roll_out(clients, clients, |number| route("absent", number));
     for client in clients.iter().filter(|client| share.contains(*client)) {
         world.wait_for_answers(client, |failing, all| failing == all);
     }
@@ -126,11 +126,11 @@ fn routes_to_nothing(world: &World, clients: &[String]) {
 /// Envoys in the step reject their listeners and continue with the previous ones: no request is
 /// lost, and the rollout stops.
 fn refused(world: &World, clients: &[String]) {
-    let loads = world.loads_of(clients);
+    let loads = world.start_loads(clients);
     let tried: Vec<String> = TRIED.iter().map(|(name, ..)| format!("a/{name}")).collect();
     let (mut stopped, mut before) = (Value::Null, Value::Null);
     for number in 1..=CHANGES_MAX {
-        world.apiservers["a"].apply(&[taken_port(number)]);
+        world.apiservers["a"].apply(&[port_in_use(number)]);
         let state = wait::until(
             PROPAGATION,
             "the change reaches the first step, and may be rejected",
@@ -146,7 +146,7 @@ fn refused(world: &World, clients: &[String]) {
             },
         );
         before = state["running"]["configuration"].clone();
-        let is_due = share_of(&state, clients).iter().any(|client| tried.contains(client));
+        let is_due = current_step(&state, clients).iter().any(|client| tried.contains(client));
         if is_due || !state["stopped"].is_null() {
             stopped = wait::until(PROPAGATION, "it stops", || {
                 let state = world.strait.try_json("/debug/rollout")?;
@@ -170,7 +170,7 @@ fn refused(world: &World, clients: &[String]) {
 }
 
 /// Returns the clients in the current step, by `cluster/name`.
-fn share_of(state: &Value, clients: &[String]) -> BTreeSet<String> {
+fn current_step(state: &Value, clients: &[String]) -> BTreeSet<String> {
     let ids: Vec<&str> = state["running"]["share"]
         .as_array()
         .into_iter()
@@ -204,16 +204,16 @@ impl World {
         });
     }
 
-    fn loads_of(&self, clients: &[String]) -> Vec<Process> {
-        clients.iter().map(|client| self.load_of(client, &http(1))).collect()
+    fn start_loads(&self, clients: &[String]) -> Vec<Process> {
+        clients.iter().map(|client| self.start_load(client, &http(1))).collect()
     }
 
     /// Rolls out a change whose first step contains some of these clients and not all. Returns
     /// these clients, and all clients that were in the first step of an earlier change.
-    fn let_out(
+    fn roll_out(
         &self,
         clients: &[String],
-        of: &[String],
+        targets: &[String],
         change: impl Fn(usize) -> Value,
     ) -> (BTreeSet<String>, BTreeSet<String>) {
         let (mut ever, mut before) = (BTreeSet::new(), Value::Null);
@@ -226,14 +226,14 @@ impl World {
                 if is_out { Ok(state) } else { Err(state.to_string()) }
             });
             before = state["running"]["configuration"].clone();
-            let share = share_of(&state, clients);
+            let share = current_step(&state, clients);
             ever.extend(share.iter().cloned());
-            let count = of.iter().filter(|client| share.contains(*client)).count();
-            if count > 0 && count < of.len() {
+            let count = targets.iter().filter(|client| share.contains(*client)).count();
+            if count > 0 && count < targets.len() {
                 return (share, ever);
             }
         }
-        panic!("each of {CHANGES_MAX} changes was assigned to all of {of:?} or to none");
+        panic!("each of {CHANGES_MAX} changes was assigned to all of {targets:?} or to none");
     }
 
     /// Waits until the expected number of a client's requests fail.
@@ -241,7 +241,7 @@ impl World {
         const REQUESTS: usize = 40;
         let limit = PROPAGATION + Duration::from_secs(20);
         wait::until(limit, &format!("{client}: requests succeed as expected"), || {
-            let answers = ask(self.pod(client), &http(REQUESTS));
+            let answers = run_load(self.pod(client), &http(REQUESTS));
             let answered: usize = answers.by.values().sum();
             match is_right(REQUESTS - answered.min(REQUESTS), REQUESTS) {
                 true => Ok(()),

@@ -11,7 +11,7 @@ use crate::helper::{Answers, Caller, HTTP_PORT, Load};
 use crate::kube::{endpoint_slice, service};
 use crate::netns::Netns;
 use crate::process::Process;
-use crate::rig_check::ask;
+use crate::rig_check::run_load;
 use crate::wait;
 use crate::world::{ECHO_PODS, ECHO_VIP, GRACE, IMPOSTER_VIP, SOLO_POD, SOLO_VIP, World, vip};
 
@@ -32,7 +32,7 @@ pub(crate) fn configuration(world: &mut World) {
 }
 
 pub(crate) fn tcp_shares(world: &mut World) {
-    let answers = world.ask(&tcp(1000));
+    let answers = world.run_load(&tcp(1000));
     assert_eq!(answers.failures, BTreeMap::new());
     for pod in echo_pods() {
         assert_share(&answers, &pod, 100.0 / echo_pods().len() as f64);
@@ -40,7 +40,7 @@ pub(crate) fn tcp_shares(world: &mut World) {
 }
 
 pub(crate) fn http_shares(world: &mut World) {
-    assert_http_shares(&world.ask(&http(1000)));
+    assert_http_shares(&world.run_load(&http(1000)));
 }
 
 fn assert_http_shares(answers: &Answers) {
@@ -58,7 +58,7 @@ fn assert_http_shares(answers: &Answers) {
 /// pod of the other network.
 pub(crate) fn few_connections(world: &mut World) {
     for connections in [1, 3] {
-        assert_http_shares(&world.ask(&http(1000).over(connections)));
+        assert_http_shares(&world.run_load(&http(1000).over(connections)));
     }
 }
 
@@ -69,24 +69,25 @@ pub(crate) fn own_service(world: &mut World) {
         Load::http(&format!("{SOLO_VIP}:80"), host, 20),
         Load::tcp(&format!("{SOLO_VIP}:9000"), 20),
     ] {
-        let answers = ask(world.pod(&format!("a/{}", SOLO_POD.0)), &load);
+        let answers = run_load(world.pod(&format!("a/{}", SOLO_POD.0)), &load);
         assert_eq!(answers.failures, BTreeMap::new());
         assert_eq!(answers.by.keys().collect::<Vec<_>>(), ["a/solo-1"]);
     }
 }
 
 pub(crate) fn client_identity(world: &mut World) {
-    let answers = world.ask(&http(200));
+    let answers = world.run_load(&http(200));
     let remote = answers.samples.iter().find(|(pod, _)| pod.starts_with("b/"));
     let (pod, sample) = remote.unwrap_or_else(|| panic!("no pod in b responded: {:?}", answers.by));
-    let seen = sample["headers"]["x-forwarded-client-cert"].as_str().unwrap_or_default();
+    let identity = sample["headers"]["x-forwarded-client-cert"].as_str().unwrap_or_default();
     let wanted = format!("URI={}", spiffe("client"));
-    assert!(seen.contains(&wanted), "{pod} saw {seen:?}, not {wanted}");
+    assert!(identity.contains(&wanted), "{pod} saw {identity:?}, not {wanted}");
 }
 
 pub(crate) fn delta_equals_sotw(world: &mut World) {
-    let of = |key: &str, ip: &str| comparable(world.envoy(key), ip);
-    let (delta, sotw) = (of("a/client", "10.10.0.10"), of("a/client-sotw", "10.10.0.11"));
+    let resources = |key: &str, ip: &str| comparable(world.envoy(key), ip);
+    let (delta, sotw) =
+        (resources("a/client", "10.10.0.10"), resources("a/client-sotw", "10.10.0.11"));
     assert!(
         delta.keys().any(|name| name.contains(ECHO_HOST)),
         "nothing to compare: {:?}",
@@ -149,7 +150,7 @@ pub(crate) fn foreign_ca(world: &mut World) {
 
 pub(crate) fn wrong_server(world: &mut World) {
     let load = Load::http(&format!("{IMPOSTER_VIP}:80"), "imposter.shop.svc.cluster.local", 10);
-    let answers = world.ask(&load);
+    let answers = world.run_load(&load);
     assert!(answers.by.is_empty(), "the imposter answered: {answers:?}");
     assert!(
         answers.failures.keys().all(|reason| reason.starts_with("503")),
@@ -164,11 +165,11 @@ pub(crate) fn not_ready(world: &mut World) {
     let change = SystemTime::now();
     world.set_ready("b", "echo-2", false);
     wait::until(PROPAGATION, "b/echo-2 gets no connection", || {
-        let answers = world.ask(&Load::tcp(&format!("{ECHO_VIP}:9000"), 60));
+        let answers = world.run_load(&Load::tcp(&format!("{ECHO_VIP}:9000"), 60));
         if answers.by.contains_key("b/echo-2") { Err(format!("{:?}", answers.by)) } else { Ok(()) }
     });
     // Its weight is removed as well: b's gateway now has one endpoint of four.
-    let answers = world.ask(&http(600));
+    let answers = world.run_load(&http(600));
     assert_eq!(answers.failures, BTreeMap::new());
     assert_share(&answers, "b/", 25.0);
     // Both changes must be on disk before the next scenario kills Strait, which restarts from
@@ -210,7 +211,7 @@ pub(crate) fn dark_cluster(world: &mut World) {
     assert_eq!(answers.failures, BTreeMap::new());
     assert!(answers.requests > 100, "{answers:?}");
     // At the end of the outage, all pods still respond, and Strait reports the reason.
-    let late = world.ask(&http(200));
+    let late = world.run_load(&http(200));
     for pod in echo_pods() {
         assert!(late.by.contains_key(&pod), "{pod} is gone: {:?}", late.by);
     }
@@ -231,14 +232,14 @@ fn remove_and_add(world: &mut World) {
     world.remove_member();
     world.strait.wait_for_cluster_state("b", &["draining"], PROPAGATION);
     // During the grace period nothing changes.
-    let answers = world.ask(&http(100));
+    let answers = world.run_load(&http(100));
     assert!(
         answers.by.keys().any(|pod| pod.starts_with("b/")),
         "withdrawn too early: {:?}",
         answers.by
     );
     wait::until(GRACE + PROPAGATION, "no pod in b receives a request", || {
-        let answers = world.ask(&http(60));
+        let answers = world.run_load(&http(60));
         if answers.by.keys().any(|pod| pod.starts_with("b/")) {
             Err(format!("{:?}", answers.by))
         } else {
@@ -285,7 +286,7 @@ impl World {
     /// Waits until every endpoint of the echo service receives requests again.
     pub(crate) fn wait_for_everyone(&self) {
         wait::until(PROPAGATION, "all pods respond", || {
-            let answers = self.ask(&tcp(100));
+            let answers = self.run_load(&tcp(100));
             let missing: Vec<_> =
                 echo_pods().into_iter().filter(|pod| !answers.by.contains_key(pod)).collect();
             if missing.is_empty() {
@@ -325,7 +326,7 @@ impl World {
 pub(crate) fn finish(mut load: Process) -> Answers {
     wait::until(Duration::from_secs(90), "the load ends", || load.ended().ok_or_else(String::new));
     serde_json::from_str(&load.stdout())
-        .unwrap_or_else(|error| panic!("{error}; {}", load.last_words()))
+        .unwrap_or_else(|error| panic!("{error}; {}", load.log_end()))
 }
 
 fn call(netns: &Netns, caller: &Caller) -> Result<Value, String> {

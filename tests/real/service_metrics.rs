@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use crate::host::Host;
 use crate::kube::{Request, path, pod};
-use crate::rig_check::ask;
+use crate::rig_check::run_load;
 use crate::scenarios::{PROPAGATION, http, tcp};
 use crate::wait;
 use crate::world::{Proxy, World, pod_labels};
@@ -30,9 +30,9 @@ pub(crate) fn run(world: &mut World, host: &Host) {
         world.start_proxy(host, &program, &proxy, netns);
         let key = format!("a/{name}");
         world.envoys.get_mut(&key).expect("just started").wait_until_live(PROPAGATION);
-        let answers = ask(world.pod(&key), &http(REQUESTS));
+        let answers = run_load(world.pod(&key), &http(REQUESTS));
         assert_eq!(answers.by.values().sum::<usize>(), REQUESTS, "{answers:?}");
-        let answers = ask(world.pod(&key), &tcp(CONNECTIONS));
+        let answers = run_load(world.pod(&key), &tcp(CONNECTIONS));
         assert_eq!(answers.by.values().sum::<usize>(), CONNECTIONS, "{answers:?}");
         keys.push(key);
     }

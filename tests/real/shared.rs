@@ -24,7 +24,7 @@ const VISITOR: &str = "10.10.0.78";
 
 /// The `address:port`s of an upstream cluster's endpoints; `None` if the client does not have the
 /// cluster.
-type Seen = Result<Option<BTreeSet<String>>, String>;
+type EndpointResult = Result<Option<BTreeSet<String>>, String>;
 
 /// A client that receives endpoints.
 enum Client<'a> {
@@ -33,14 +33,14 @@ enum Client<'a> {
 }
 
 impl Client<'_> {
-    fn endpoints(&self, upstream: &str) -> Seen {
+    fn endpoints(&self, upstream: &str) -> EndpointResult {
         match self {
-            Self::Envoy(envoy) => Ok(of_envoy(envoy, upstream)),
+            Self::Envoy(envoy) => Ok(envoy_endpoints(envoy, upstream)),
             Self::Grpc(process) => {
-                let said = process.stdout();
-                let line = said.lines().last().ok_or_else(|| process.last_words())?;
-                let told: Value = serde_json::from_str(line).map_err(|error| error.to_string())?;
-                let list = told["endpoints"][upstream].as_array();
+                let printed = process.stdout();
+                let line = printed.lines().last().ok_or_else(|| process.log_end())?;
+                let state: Value = serde_json::from_str(line).map_err(|error| error.to_string())?;
+                let list = state["endpoints"][upstream].as_array();
                 Ok(list
                     .map(|list| list.iter().filter_map(Value::as_str).map(str::to_owned).collect()))
             }
@@ -48,7 +48,7 @@ impl Client<'_> {
     }
 }
 
-fn of_envoy(envoy: &Envoy, upstream: &str) -> Option<BTreeSet<String>> {
+fn envoy_endpoints(envoy: &Envoy, upstream: &str) -> Option<BTreeSet<String>> {
     let dump = envoy.config_dump("?resource=dynamic_endpoint_configs&include_eds");
     let assignments = resources(&dump, "endpoint_config", "cluster_name");
     let endpoints = assignments.get(upstream)?["endpoints"].as_array().cloned().unwrap_or_default();

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::kube::{self, Request, pod};
 use crate::process::Process;
-use crate::rig_check::ask;
+use crate::rig_check::run_load;
 use crate::scenarios::{PROPAGATION, finish, http};
 use crate::wait;
 use crate::world::{ECHO_PODS, PORTS, World, pod_labels};
@@ -55,7 +55,7 @@ pub(crate) fn run(world: &mut World) {
 
     let draining = ECHO_PODS.map(|(cluster, _)| world.chains_draining(cluster));
     let loads: Vec<Process> =
-        clients.iter().map(|client| world.load_of(client, &http(1))).collect();
+        clients.iter().map(|client| world.start_load(client, &http(1))).collect();
     for step in 1..=STEPS {
         let share = step * 100 / STEPS;
         config.apply(&[route(&[("v1", 100 - share), ("v2", share)])]);
@@ -84,7 +84,7 @@ pub(crate) fn run(world: &mut World) {
         // requests are sent to it.
         config.apply(&[rule(&["v1", "v2", FAR]), route(&[(FAR, 100)])]);
         for client in &clients {
-            world.wait_for_pods(client, &pods_of("b"));
+            world.wait_for_pods(client, &matching_pods("b"));
         }
         config.apply(&[rule(&["v1", "v2"]), route(&[("v2", 100)])]);
         for client in &clients {
@@ -95,7 +95,11 @@ pub(crate) fn run(world: &mut World) {
         let answers = finish(load);
         assert_eq!(answers.failures, BTreeMap::new(), "{client}");
         let by: BTreeSet<_> = answers.by.keys().cloned().collect();
-        assert_eq!(by, [pods_of("v1"), pods_of("v2")].into_iter().flatten().collect(), "{client}");
+        assert_eq!(
+            by,
+            [matching_pods("v1"), matching_pods("v2")].into_iter().flatten().collect(),
+            "{client}"
+        );
     }
     assert_eq!(world.complaints(), Vec::<String>::new());
     // Only the filter chains of removed subsets end at a gateway, one for each port.
@@ -109,20 +113,20 @@ pub(crate) fn run(world: &mut World) {
     world.apiservers["a"].requests(&gone);
     for client in &clients {
         wait::until(PROPAGATION, &format!("{client} reaches all again"), || {
-            let answers = ask(world.pod(client), &http(100));
-            let all = pods_of("v1").len() + pods_of("v2").len();
+            let answers = run_load(world.pod(client), &http(100));
+            let all = matching_pods("v1").len() + matching_pods("v2").len();
             if answers.by.len() == all { Ok(()) } else { Err(format!("{answers:?}")) }
         });
     }
 }
 
 /// Returns the names of the pods of a version or of a cluster.
-fn pods_of(wanted: &str) -> BTreeSet<String> {
-    let of = |(cluster, pods): (&str, &[(&str, &str)])| {
+fn matching_pods(wanted: &str) -> BTreeSet<String> {
+    let in_cluster = |(cluster, pods): (&str, &[(&str, &str)])| {
         let pods = pods.iter().filter(|(name, _)| version(name) == wanted || cluster == wanted);
         pods.map(|(name, _)| format!("{cluster}/{name}")).collect::<Vec<_>>()
     };
-    ECHO_PODS.into_iter().flat_map(of).collect()
+    ECHO_PODS.into_iter().flat_map(in_cluster).collect()
 }
 
 pub(crate) fn rule(subsets: &[&str]) -> Value {
@@ -158,20 +162,20 @@ impl World {
     /// Waits until the status of the route reports that a subset is missing.
     fn wait_for_loss(&self, subset: &str) {
         wait::until(PROPAGATION, &format!("{subset} is gone"), || {
-            let told = self.strait.try_json("/debug/config?kind=VirtualService&name=echo")?;
-            let is_told = told.to_string().contains(&format!("no subset {subset} any more"));
-            if is_told { Ok(()) } else { Err(told.to_string()) }
+            let states = self.strait.try_json("/debug/config?kind=VirtualService&name=echo")?;
+            let is_reported = states.to_string().contains(&format!("no subset {subset} any more"));
+            if is_reported { Ok(()) } else { Err(states.to_string()) }
         });
     }
 
     /// Waits until a client reaches exactly the pods of a version, in both networks.
     pub(crate) fn wait_for_version(&self, client: &str, version: &str) {
-        self.wait_for_pods(client, &pods_of(version));
+        self.wait_for_pods(client, &matching_pods(version));
     }
 
     fn wait_for_pods(&self, client: &str, pods: &BTreeSet<String>) {
         wait::until(PROPAGATION, &format!("{client} reaches {pods:?}"), || {
-            let answers = ask(self.pod(client), &http(40));
+            let answers = run_load(self.pod(client), &http(40));
             assert_eq!(answers.failures, BTreeMap::new(), "{client}");
             let by: BTreeSet<_> = answers.by.keys().cloned().collect();
             if by == *pods { Ok(()) } else { Err(format!("{answers:?}")) }

@@ -94,7 +94,7 @@ impl Strait {
         self.addresses =
             wait::until(Duration::from_secs(30), "strait prints its addresses", || {
                 if let Some(status) = process.ended() {
-                    panic!("strait ended with {status}; {}", process.last_words());
+                    panic!("strait ended with {status}; {}", process.log_end());
                 }
                 let stdout = process.stdout();
                 serde_json::from_str(stdout.trim())
@@ -106,10 +106,10 @@ impl Strait {
     /// Replaces the policy rules.
     pub(crate) fn set_policy(&self, rules: &str) {
         let text = format!("apiVersion: strait.dev/v1\nkind: Policy\n{rules}\n");
-        let beside = self.policy.with_extension("new");
-        std::fs::write(&beside, text).expect("written");
+        let temporary = self.policy.with_extension("new");
+        std::fs::write(&temporary, text).expect("written");
         // Replaced atomically.
-        std::fs::rename(&beside, &self.policy).expect("renamed");
+        std::fs::rename(&temporary, &self.policy).expect("renamed");
     }
 
     /// Kills it with SIGKILL, so that it cannot shut down cleanly.
@@ -119,7 +119,7 @@ impl Strait {
 
     pub(crate) fn wait_until_ready(&self) {
         wait::until(Duration::from_secs(60), "strait is ready", || {
-            self.try_get("/readyz?verbose").map_err(|fact| format!("{fact}; {}", self.last_words()))
+            self.try_get("/readyz?verbose").map_err(|fact| format!("{fact}; {}", self.log_end()))
         });
     }
 
@@ -144,7 +144,7 @@ impl Strait {
 
     /// Returns the JSON of an admin page, and panics on errors.
     pub(crate) fn json(&self, path: &str) -> Value {
-        self.try_json(path).unwrap_or_else(|fact| panic!("{path}: {fact}; {}", self.last_words()))
+        self.try_json(path).unwrap_or_else(|fact| panic!("{path}: {fact}; {}", self.log_end()))
     }
 
     /// Returns the state of a member cluster in `/debug/clusters`.
@@ -164,19 +164,19 @@ impl Strait {
 
     /// Waits until the state folder contains a file of the cluster that was written after `change`.
     pub(crate) fn wait_until_remembered(&self, cluster: &str, change: SystemTime) {
-        let kept_since = || -> std::io::Result<bool> {
+        let was_saved_since = || -> std::io::Result<bool> {
             for file in std::fs::read_dir(self.state.join("lkg"))? {
                 let file = file?;
-                let of_it =
+                let is_its_file =
                     file.file_name().to_string_lossy().starts_with(&format!("cluster-{cluster}."));
-                if of_it && file.metadata()?.modified()? > change {
+                if is_its_file && file.metadata()?.modified()? > change {
                     return Ok(true);
                 }
             }
             Ok(false)
         };
         wait::until(Duration::from_secs(30), &format!("{cluster} is remembered"), || {
-            match kept_since() {
+            match was_saved_since() {
                 Ok(true) => Ok(()),
                 other => Err(format!("{other:?}")),
             }
@@ -184,17 +184,17 @@ impl Strait {
     }
 
     /// Runs a command of the CLI with this server to its end. Panics if it fails.
-    pub(crate) fn run(&self, words: &[&str]) {
+    pub(crate) fn run(&self, arguments: &[&str]) {
         let mut command = self.hub.command(program());
-        command.args(words).args(["--server", &format!("http://{}", self.addresses.admin)]);
+        command.args(arguments).args(["--server", &format!("http://{}", self.addresses.admin)]);
         command.arg("--token-file").arg(self.state.join("admin-token"));
         let output = command.output().expect("the program under test runs");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "strait {words:?}: {}: {said}", output.status);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "strait {arguments:?}: {}: {errors}", output.status);
     }
 
-    fn last_words(&self) -> String {
-        self.process.as_ref().map(Process::last_words).unwrap_or_default()
+    fn log_end(&self) -> String {
+        self.process.as_ref().map(Process::log_end).unwrap_or_default()
     }
 }
 

@@ -10,7 +10,7 @@ use crate::helper::Load;
 use crate::host::Host;
 use crate::kube::{Request, endpoint_slice, pod, service};
 use crate::process::Process;
-use crate::rig_check::{ask, echo};
+use crate::rig_check::{echo, run_load};
 use crate::scenarios::{PROPAGATION, finish};
 use crate::wait;
 use crate::world::{PORTS, World, vip};
@@ -49,7 +49,7 @@ pub(crate) fn run(world: &mut World, host: &Host) {
     for client in &clients {
         world.wait_for_listener(client);
         wait::until(PROPAGATION, &format!("{client} reaches all"), || {
-            let answers = ask(world.pod(client), &tcp().many(60));
+            let answers = run_load(world.pod(client), &tcp().many(60));
             if answers.by.len() == BOTH.len() + 1 { Ok(()) } else { Err(format!("{answers:?}")) }
         });
     }
@@ -57,7 +57,7 @@ pub(crate) fn run(world: &mut World, host: &Host) {
 
     let loads: Vec<Process> = clients
         .iter()
-        .flat_map(|client| [tcp(), http()].map(|load| world.load_of(client, &load)))
+        .flat_map(|client| [tcp(), http()].map(|load| world.start_load(client, &load)))
         .collect();
     let changes: [&[&str]; 3] = [&[POD_1], &[MACHINE], &[POD_1, POD_2, MACHINE]];
     for names in changes {
@@ -127,7 +127,7 @@ fn objects(modes: &Modes) -> Vec<Value> {
 
 impl World {
     /// Starts a load in a client's pod, for the maximum duration of all changes.
-    pub(crate) fn load_of(&self, client: &str, load: &Load) -> Process {
+    pub(crate) fn start_load(&self, client: &str, load: &Load) -> Process {
         let kind = if load.host.is_some() { "http" } else { "tcp" };
         let name = format!("load-{}-{kind}", client.replace('/', "-"));
         load.clone().lasting(40).spawn(self.pod(client), &self.folder, &name)
@@ -153,15 +153,15 @@ impl World {
                 let stats = self
                     .envoy(&format!("a/{name}"))
                     .stats("15006\\.(ssl\\.handshake|downstream_cx_total)$");
-                let of = |end: &str| -> u64 {
+                let total = |end: &str| -> u64 {
                     stats.iter().filter(|(key, _)| key.ends_with(end)).map(|(_, value)| value).sum()
                 };
-                (of("ssl.handshake"), of("downstream_cx_total"))
+                (total("ssl.handshake"), total("downstream_cx_total"))
             };
             wait::until(PROPAGATION, &format!("{name}: mTLS is {takes_it}"), || {
                 let before = counts();
                 for client in CLIENTS.into_iter().filter(|key| self.envoys.contains_key(*key)) {
-                    let answers = ask(self.pod(client), &tcp().many(24));
+                    let answers = run_load(self.pod(client), &tcp().many(24));
                     assert_eq!(answers.failures, BTreeMap::new(), "{client}");
                 }
                 let now = counts();

@@ -17,21 +17,25 @@ const LIMIT: Duration = Duration::from_secs(20);
 pub(crate) fn broken_stream(host: &Host) {
     let netns = Rc::new(Netns::create("warming"));
     let server = Process::spawn(netns.helper_command(&["ads"]), &host.subfolder("ads"), "server");
-    let says = |word: &str| {
-        let said = server.stdout();
-        if said.contains(word) { Ok(()) } else { Err(format!("{said}; {}", server.last_words())) }
+    let has_printed = |text: &str| {
+        let printed = server.stdout();
+        if printed.contains(text) {
+            Ok(())
+        } else {
+            Err(format!("{printed}; {}", server.log_end()))
+        }
     };
-    wait::until(LIMIT, "the server listens", || says("listening"));
+    wait::until(LIMIT, "the server listens", || has_printed("listening"));
     let mut envoy = start(host, &netns, "warming", bootstrap());
     envoy.wait_until_live(LIMIT);
-    wait::until(LIMIT, "the stream breaks", || says(ADS_BROKEN));
+    wait::until(LIMIT, "the stream breaks", || has_printed(ADS_BROKEN));
     // Envoy reports that it has the assignment, which alone does not show that the cluster waits.
-    wait::until(LIMIT, "Envoy comes back", || says(ADS_LISTED));
+    wait::until(LIMIT, "Envoy comes back", || has_printed(ADS_LISTED));
     wait::until(LIMIT, "the changed cluster is in use", || {
         let active = envoy.config_dump("?resource=dynamic_active_clusters");
         let configs = active["configs"].as_array().cloned().unwrap_or_default();
-        let changed = |one: &&Value| {
-            one["cluster"]["name"] == ADS_NAME && one["cluster"]["connect_timeout"] == "2s"
+        let changed = |config: &&Value| {
+            config["cluster"]["name"] == ADS_NAME && config["cluster"]["connect_timeout"] == "2s"
         };
         configs.iter().find(changed).map(|_| ()).ok_or_else(|| active.to_string())
     });

@@ -18,7 +18,7 @@ use crate::host::Host;
 use crate::kube::{Request, endpoint_slice, istio_kind, namespace, pod, service};
 use crate::netns::Netns;
 use crate::process::Process;
-use crate::rig_check::{ask, echo, sidecar_in, start};
+use crate::rig_check::{echo, run_load, sidecar_in, start};
 use crate::strait::{self, Strait};
 use crate::topology::{GATEWAY_POD_ADDRESS, HUB, Topology, gateway_address};
 use crate::{mode_rollout, wait};
@@ -124,7 +124,7 @@ impl World {
         populate(&apiservers);
 
         let consul = host.consul.as_ref();
-        let consul = consul.map(|program| Agent::of_mesh(host, program, &topology.hub, "net-a"));
+        let consul = consul.map(|program| Agent::for_mesh(host, program, &topology.hub, "net-a"));
         let mut arguments = vec![
             "--kubeconfig".into(),
             apiservers["a"].admin_kubeconfig().display().to_string(),
@@ -180,7 +180,7 @@ impl World {
         self.start_sidecar(host, "a", "client-sotw", "client", "10.10.0.11", "sotw");
         if let Some(program) = host.envoy_old.clone() {
             let (name, ip) = OLD_CLIENT;
-            self.start_sidecar_of(host, &program, "a", name, "client", ip);
+            self.start_sidecar_with(host, &program, "a", name, "client", ip);
         }
     }
 
@@ -209,7 +209,7 @@ impl World {
     }
 
     /// Starts a sidecar with another Envoy, like [`Self::start_sidecar`].
-    pub(crate) fn start_sidecar_of(
+    pub(crate) fn start_sidecar_with(
         &mut self,
         host: &Host,
         program: &Path,
@@ -264,8 +264,8 @@ impl World {
     }
 
     /// Runs a load in the client's pod.
-    pub(crate) fn ask(&self, load: &Load) -> Answers {
-        ask(self.pod("a/client"), load)
+    pub(crate) fn run_load(&self, load: &Load) -> Answers {
+        run_load(self.pod("a/client"), load)
     }
 
     /// Returns the problems of all Envoys.
@@ -407,7 +407,7 @@ pub(crate) fn bootstrap(host: &Host, proxy: &Proxy<'_>, files: &Files, discovery
         "metrics" => ("delta", &["--service-metrics"][..]),
         protocol => (protocol, &[][..]),
     };
-    let words = [
+    let arguments = [
         "proxy",
         "bootstrap",
         "--type",
@@ -441,7 +441,7 @@ pub(crate) fn bootstrap(host: &Host, proxy: &Proxy<'_>, files: &Files, discovery
         "--admin-address",
         ADMIN,
     ];
-    let text = strait::command(&[&words[..], more].concat());
+    let text = strait::command(&[&arguments[..], more].concat());
     let file = host.subfolder("bootstrap").join(format!("{}-{}.yaml", proxy.cluster, proxy.name));
     std::fs::write(&file, text).unwrap();
     file

@@ -97,11 +97,11 @@ async fn converse(
     let mut session = Session::new(ProtocolForm::Delta);
     let mut source = Source { changed: broken.load(Ordering::Relaxed) };
     while let Ok(Some(request)) = requests.message().await {
-        let of = |kind: ResourceType| request.type_url == kind.url();
-        if of(ResourceType::Endpoint) && request.initial_resource_versions.contains_key(NAME) {
+        let is_type = |kind: ResourceType| request.type_url == kind.url();
+        if is_type(ResourceType::Endpoint) && request.initial_resource_versions.contains_key(NAME) {
             println!("{LISTED}");
         }
-        let settled = of(ResourceType::Endpoint) && !request.response_nonce.is_empty();
+        let settled = is_type(ResourceType::Endpoint) && !request.response_nonce.is_empty();
         let now = SystemTime::now();
         let bytes = request.encode_to_vec();
         let request = strait_xds::request::AdsRequest::read(ProtocolForm::Delta, &bytes);
@@ -162,8 +162,8 @@ impl ResourceSource for Source {
 
     fn one(&mut self, kind: ResourceType, name: &str) -> Option<Arc<Resource>> {
         let all = self.all(kind);
-        let known = all.shared.resources().iter().find(|one| &*one.name == name).cloned();
-        known.or_else(|| {
+        let existing = all.shared.resources().iter().find(|one| &*one.name == name).cloned();
+        existing.or_else(|| {
             let empty = ClusterLoadAssignment { cluster_name: name.into(), ..Default::default() };
             let named = !kind.is_wildcard();
             named.then(|| Arc::new(Resource::new(name, empty.encode_to_vec())))

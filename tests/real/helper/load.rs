@@ -96,12 +96,12 @@ pub(super) fn run(specification: &str) -> Result<Value, String> {
     std::thread::scope(|scope| {
         for _ in 0..load.concurrency {
             scope.spawn(|| {
-                let mut kept = None;
+                let mut connection = None;
                 while started.fetch_add(1, Ordering::Relaxed) < load.requests
                     && Instant::now() < end
                     && !load.until.as_ref().is_some_and(|file| file.exists())
                 {
-                    let answer = ask(&load, &mut kept);
+                    let answer = send_request(&load, &mut connection);
                     answers.lock().expect("no worker panics").count(answer);
                     wait::pause(Duration::from_millis(load.pause_ms));
                 }
@@ -129,13 +129,13 @@ impl Answers {
 }
 
 /// A connection for consecutive requests.
-type Kept = Option<BufReader<TcpStream>>;
+type ReusedConnection = Option<BufReader<TcpStream>>;
 
-fn ask(load: &Load, kept: &mut Kept) -> Result<Value, String> {
+fn send_request(load: &Load, connection: &mut ReusedConnection) -> Result<Value, String> {
     let timeout = Duration::from_secs(10);
     let text = match &load.host {
         Some(host) if load.keep => {
-            let mut stream = match kept.take() {
+            let mut stream = match connection.take() {
                 Some(stream) => stream,
                 None => BufReader::new(connect(&load.address, timeout)?),
             };
@@ -143,7 +143,7 @@ fn ask(load: &Load, kept: &mut Kept) -> Result<Value, String> {
             if status != 200 {
                 return Err(format!("{status} {body}"));
             }
-            *kept = Some(stream);
+            *connection = Some(stream);
             body
         }
         Some(host) => match exchange(&load.address, host, "/", "", timeout)? {
