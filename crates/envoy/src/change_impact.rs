@@ -12,8 +12,8 @@
 //! change only affects selectors, target ports and endpoints, or if a namespace sees none of the
 //! services.
 
-mod besides;
 mod carry_over;
+mod logs_and_filters;
 mod snapshot_diff;
 
 use std::collections::{BTreeSet, HashMap};

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use strait_mesh::push::ingress::IngressOutline;
 use strait_rules::traffic::gateway::ServerProtocol;
-use strait_rules::traffic::gateways::{GatewayPort, PlacedServer};
+use strait_rules::traffic::gateway_servers::{GatewayPort, PlacedServer};
 
 /// Returns the name of the route configuration of a plain-text port. (Istio's names, which users'
 /// patches match.)

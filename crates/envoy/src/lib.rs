@@ -71,7 +71,7 @@ use strait_mesh::push::view::{Role, ViewKey};
 use strait_mesh::push::{PushContext, Whereabouts};
 use strait_model::{NetworkId, Proxy, ProxyType, VirtualHostDelivery};
 use strait_rules::traffic::route::HttpRule;
-use strait_rules::traffic::virtual_services::RoutedService;
+use strait_rules::traffic::virtual_service_selection::RoutedService;
 use strait_xds::list::SharedList;
 use strait_xds::names::{OutboundName, port_number};
 use strait_xds::resource::{All, Resource, ResourceSource, ResourceType};

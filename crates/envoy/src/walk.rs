@@ -46,7 +46,7 @@ use strait_proto::envoy::envoy::extensions::filters::network::tcp_proxy::v3 as t
 use strait_rules::service_entry::is_given;
 use strait_rules::traffic::HostPattern;
 use strait_rules::traffic::route::{AbortStatus, HttpRule, PathRewrite};
-use strait_rules::traffic::virtual_services::RoutedService;
+use strait_rules::traffic::virtual_service_selection::RoutedService;
 use strait_xds::names::OutboundName;
 use strait_xds::resource::Resource;
 

@@ -21,7 +21,7 @@ use strait_model::{
 };
 use strait_rules::access::{AccessIndex, AccessSettings, PolicyErrors, PolicyKind};
 use strait_rules::service_entry::EntryIndex;
-use strait_rules::traffic::kept_subsets::{KEPT_FOR, RetainedSubsets};
+use strait_rules::traffic::retained_subsets::{KEPT_FOR, RetainedSubsets};
 use strait_rules::traffic::{
     EditionIndex, KindSettings, Reason, Traffic, TrafficIndex, TrafficObject,
 };

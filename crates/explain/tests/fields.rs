@@ -27,7 +27,7 @@ use strait_model::{
 };
 use strait_rules::access::{AccessIndex, AccessSettings, PolicyErrors};
 use strait_rules::service_entry::EntryIndex;
-use strait_rules::traffic::{KindSettings, TrafficIndex, proxy_configs};
+use strait_rules::traffic::{KindSettings, TrafficIndex, proxy_config_selection};
 use strait_xds::references::names_in;
 use strait_xds::resource::{ResourceSource as _, ResourceType, Version};
 
@@ -293,8 +293,12 @@ impl Mesh {
         let mut others = format!("{:?}", access.wanted_keys());
         for proxy in &self.proxies {
             let labels = context.labels_of(proxy);
-            let of_pod =
-                proxy_configs::for_pod(traffic.reports(), &ROOT.into(), proxy.namespace(), labels);
+            let of_pod = proxy_config_selection::for_pod(
+                traffic.reports(),
+                &ROOT.into(),
+                proxy.namespace(),
+                labels,
+            );
             let _ = write!(others, "{of_pod:?}");
         }
         let reports = ConfigReports {

@@ -39,7 +39,7 @@ use strait_mesh::history::History;
 use strait_mesh::push::PushContext;
 use strait_model::Namespace;
 use strait_rules::access::PolicyErrors;
-use strait_rules::traffic::proxy_configs;
+use strait_rules::traffic::proxy_config_selection;
 use strait_sources::clusters::heap;
 use strait_sources::clusters::status::{ClusterState, ClusterStatus};
 
@@ -351,7 +351,8 @@ fn pod_defaults(
         let Some(context) = context.borrow().clone() else { return PodDefaults::default() };
         let reports = Arc::clone(&reports.borrow());
         let root = Namespace::from(&*context.mesh.root_namespace);
-        let levels = proxy_configs::for_pod(&reports.traffic, &root, &namespace.into(), labels);
+        let levels =
+            proxy_config_selection::for_pod(&reports.traffic, &root, &namespace.into(), labels);
         let mut defaults = PodDefaults::default();
         for level in levels {
             defaults.concurrency = defaults.concurrency.or(level.concurrency);

@@ -26,7 +26,7 @@ use strait_proto::envoy::envoy::config::listener::v3 as listener;
 use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
 use strait_rules::traffic::HostPattern;
 use strait_rules::traffic::gateway::{GatewayServer, ServerProtocol, ServerTls, TlsClients};
-use strait_rules::traffic::gateways::{GatewayPort, PlacedServer};
+use strait_rules::traffic::gateway_servers::{GatewayPort, PlacedServer};
 use strait_xds::resource::Resource;
 
 /// The inputs of a router's listeners.

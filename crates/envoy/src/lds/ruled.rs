@@ -23,7 +23,7 @@ use strait_rules::traffic::HostPattern;
 use strait_rules::traffic::destination_rule::RuleClient;
 use strait_rules::traffic::policy::ClientTls;
 use strait_rules::traffic::route::{ConnectionMatch, Destination, TcpRule};
-use strait_rules::traffic::virtual_services::RoutedService;
+use strait_rules::traffic::virtual_service_selection::RoutedService;
 use strait_xds::names::OutboundName;
 
 /// The effect of rules on connections to a port of a service.

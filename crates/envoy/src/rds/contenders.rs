@@ -14,7 +14,7 @@ use strait_model::mesh_config::HostSharing;
 use strait_rules::traffic::HostPattern;
 use strait_rules::traffic::proxyless::{self, CallMatch};
 use strait_rules::traffic::route::{HttpRule, MESH};
-use strait_rules::traffic::virtual_services::RoutedService;
+use strait_rules::traffic::virtual_service_selection::RoutedService;
 
 /// The kind of client that sends requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -23,9 +23,9 @@ use strait_proto::envoy::envoy::config::route::v3 as route;
 use strait_proto::envoy::envoy::config::route::v3::virtual_host::TlsRequirementType;
 use strait_rules::traffic::HostPattern;
 use strait_rules::traffic::gateway::ServerProtocol;
-use strait_rules::traffic::gateways::{GatewayPort, PlacedServer};
+use strait_rules::traffic::gateway_servers::{GatewayPort, PlacedServer};
 use strait_rules::traffic::route::HttpRule;
-use strait_rules::traffic::virtual_services::RoutedService;
+use strait_rules::traffic::virtual_service_selection::RoutedService;
 use strait_xds::body::ResourceBody;
 use strait_xds::resource::Resource;
 

@@ -21,7 +21,7 @@ use strait_rules::traffic::destination_rule::RuleClient;
 use strait_rules::traffic::policy::{Algorithm, HashKey};
 use strait_rules::traffic::proxyless::hashed;
 use strait_rules::traffic::route::{Destination, MESH, SourceMatch};
-use strait_rules::traffic::virtual_services::RoutedService;
+use strait_rules::traffic::virtual_service_selection::RoutedService;
 use strait_rules::traffic::{HostPattern, Selection};
 
 /// The routes of an object for a port, as fields of a virtual host.

@@ -5,7 +5,7 @@ use strait_mesh::push::withholding::RuleBytes;
 use strait_model::Hostname;
 use strait_rules::traffic::Selection;
 use strait_rules::traffic::route::{Destination, MESH, RequestMatch};
-use strait_rules::traffic::virtual_services::RoutedService;
+use strait_rules::traffic::virtual_service_selection::RoutedService;
 
 /// Approximate size of a filter chain without names and destinations, in bytes.
 const CHAIN_BYTES: usize = 512;

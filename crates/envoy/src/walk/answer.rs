@@ -8,7 +8,7 @@ use strait_mesh::push::PushContext;
 use strait_model::ClusterId;
 use strait_rules::traffic::HostPattern;
 use strait_rules::traffic::route::{RouteOrigin, RulePlace, TcpRule};
-use strait_rules::traffic::virtual_services::RoutedService;
+use strait_rules::traffic::virtual_service_selection::RoutedService;
 
 /// The reason for a rule that matches but comes after the deciding one.
 pub(super) const BEHIND: &str = "it matches as well, but comes after the deciding rule";

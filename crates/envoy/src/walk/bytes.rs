@@ -5,7 +5,7 @@ use crate::ingress::tls_chain_name;
 use strait_mesh::push::ingress::{BytesMisfit, BytesRule, IngressOutline};
 use strait_rules::traffic::HostPattern;
 use strait_rules::traffic::gateway::ServerProtocol;
-use strait_rules::traffic::gateways::{GatewayPort, PlacedServer};
+use strait_rules::traffic::gateway_servers::{GatewayPort, PlacedServer};
 use strait_rules::traffic::selection::Selection;
 
 /// The name of the chain for raw TCP in plain text.

@@ -13,7 +13,7 @@ use crate::rds::belongs_to;
 use strait_model::{Hostname, Port};
 use strait_rules::traffic::HostPattern;
 use strait_rules::traffic::route::{ConnectionMatch, MESH};
-use strait_rules::traffic::virtual_services::RoutedService;
+use strait_rules::traffic::virtual_service_selection::RoutedService;
 
 /// A connection to a port of a service, at a listener that accepts it.
 pub(super) struct WorkloadConnection<'a> {

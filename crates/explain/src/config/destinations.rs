@@ -12,7 +12,7 @@ use strait_base::codes::{self, Code};
 use strait_mesh::aggregate::MergedService;
 use strait_model::{Namespace, Protocol, Resolution};
 use strait_rules::traffic::destination_rule::{DestinationRule, RuleClient};
-use strait_rules::traffic::kept_subsets::KEPT_FOR;
+use strait_rules::traffic::retained_subsets::KEPT_FOR;
 use strait_rules::traffic::route::{Destination, HttpRule};
 use strait_rules::traffic::{Reason, Selection};
 

@@ -12,7 +12,7 @@ use strait_base::codes;
 use strait_model::{ExportTo, Hostname, IngressStatus, Namespace, Resolution};
 use strait_rules::traffic::gateway::Gateway;
 use strait_rules::traffic::ingress::{INGRESS_CONTROLLER, Ingress, IngressClass};
-use strait_rules::traffic::ingresses::shadowed_paths;
+use strait_rules::traffic::ingress_merge::shadowed_paths;
 use strait_rules::traffic::route::RouteOrigin;
 use strait_rules::traffic::{HostPattern, Reason, TrafficObject};
 

@@ -11,7 +11,7 @@ use strait_rules::traffic::destination_rule::{DestinationRule, RuleClient};
 use strait_rules::traffic::policy::PolicyGroups;
 use strait_rules::traffic::proxyless::{self, CallMatch};
 use strait_rules::traffic::route::HttpRule;
-use strait_rules::traffic::virtual_services::RoutedService;
+use strait_rules::traffic::virtual_service_selection::RoutedService;
 use strait_rules::traffic::{HostPattern, Reason};
 
 /// Returns whether gRPC calls may be sent to a port.

@@ -17,7 +17,7 @@ use strait_model::{ExportTo, GATEWAY_API, Namespace, Port, Protocol};
 use strait_rules::traffic::gateway_route::{GatewayRoute, ReferenceGrant};
 use strait_rules::traffic::route::{Destination, MESH};
 use strait_rules::traffic::virtual_service::VirtualService;
-use strait_rules::traffic::virtual_services::RoutedService;
+use strait_rules::traffic::virtual_service_selection::RoutedService;
 use strait_rules::traffic::{HostPattern, ObjectMeta, Reason, Selection, TrafficObject};
 
 /// Port for requests to hosts that are not services.

@@ -13,7 +13,7 @@ use strait_rules::traffic::envoy_filter::{EnvoyFilter, PatchPlace};
 use strait_rules::traffic::proxy_config::SidecarDefaults;
 use strait_rules::traffic::sidecar::{Sidecar, SidecarIngress};
 use strait_rules::traffic::telemetry::Telemetry;
-use strait_rules::traffic::{Reason, proxy_configs};
+use strait_rules::traffic::{Reason, proxy_config_selection};
 
 impl ConfigView<'_> {
     /// Returns the status of a Sidecar. It applies to the proxies that use it.
@@ -245,7 +245,7 @@ impl ConfigView<'_> {
     /// settings if their pods were created now.
     pub(super) fn sidecar_defaults(&self, defaults: &SidecarDefaults) -> Finding {
         let (reports, meta) = (&self.reports.traffic, &defaults.meta);
-        if let Some(first) = proxy_configs::before(reports, defaults) {
+        if let Some(first) = proxy_config_selection::before(reports, defaults) {
             let text =
                 format!("ProxyConfig {} is older and applies to the same pods instead", first.meta);
             let reasons = vec![Reason::lost(&codes::PROXY_CONFIG_SHADOWED, "spec", text)];
@@ -254,7 +254,7 @@ impl ConfigView<'_> {
         let root = Namespace::from(&*self.context.mesh.root_namespace);
         let holds = |proxy: &&&Proxy| {
             let labels = self.context.labels_of(proxy);
-            let levels = proxy_configs::for_pod(reports, &root, proxy.namespace(), labels);
+            let levels = proxy_config_selection::for_pod(reports, &root, proxy.namespace(), labels);
             proxy.kind == ProxyType::Sidecar && levels.iter().any(|one| one.meta == *meta)
         };
         let proxies = self.clients.proxies().iter().filter(holds).count();

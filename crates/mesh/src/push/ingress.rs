@@ -13,8 +13,8 @@ pub use self::bytes::{BytesMisfit, BytesRule};
 use super::context::PushContext;
 use super::proxy::target_port;
 use strait_model::{Hostname, Namespace, Proxy, Service};
-use strait_rules::traffic::gateways::{GatewayPort, PlacedServer, merged};
-use strait_rules::traffic::virtual_services::RoutedService;
+use strait_rules::traffic::gateway_servers::{GatewayPort, PlacedServer, merged};
+use strait_rules::traffic::virtual_service_selection::RoutedService;
 
 /// The ports of a router, with the active rules.
 pub struct IngressOutline<'a> {

@@ -17,7 +17,7 @@ use crate::aggregate::MergedService;
 use strait_model::policy::{ForeignHostsMode, TrafficLimits};
 use strait_model::{Hostname, Namespace, Port, Protocol};
 use strait_rules::traffic::foreign::{ForeignHosts, HostNamespaces, is_exported, owner_by_name};
-use strait_rules::traffic::virtual_services::RoutedService;
+use strait_rules::traffic::virtual_service_selection::RoutedService;
 use strait_rules::traffic::{HostPattern, ObjectMeta, Traffic, Withheld};
 
 /// The maximum number of bytes that the objects of a namespace may add to a proxy in that

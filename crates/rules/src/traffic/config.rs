@@ -6,13 +6,13 @@ use std::sync::Arc;
 use super::addressed::AddressedServices;
 use super::destination_rule::DestinationRules;
 use super::envoy_filter::EnvoyFilters;
-use super::gateways::Gateways;
+use super::gateway_servers::Gateways;
 use super::hosts::HostPattern;
 use super::route::Destination;
 use super::selection::{Selection, Selectors};
 use super::sidecar::{ImportScope, Sidecars};
 use super::telemetry::Telemetries;
-use super::virtual_services::{RoutedService, VirtualServices};
+use super::virtual_service_selection::{RoutedService, VirtualServices};
 use strait_model::{Hostname, Labels, Namespace, Proxy};
 
 /// All active rules of one version. Immutable; a clone shares everything.

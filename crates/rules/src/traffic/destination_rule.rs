@@ -47,7 +47,7 @@ pub struct Subset {
     pub labels: Labels,
     /// Traffic policy that overrides that of the service.
     pub policy: Option<Arc<TrafficPolicy>>,
-    /// Whether no object contains the subset any more: see [`super::kept_subsets`].
+    /// Whether no object contains the subset any more: see [`super::retained_subsets`].
     pub is_retained: bool,
 }
 

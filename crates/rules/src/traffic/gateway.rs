@@ -1,7 +1,7 @@
 //! Gateway: the ports and hosts that gateway proxies serve (Istio, "Gateway";
 //! docs/reference/traffic.md, "Gateway").
 //!
-//! This module parses an object. [`super::gateways`] decides which servers share a port.
+//! This module parses an object. [`super::gateway_servers`] decides which servers share a port.
 
 mod raw;
 

@@ -1,7 +1,7 @@
 //! ProxyConfig: settings of the sidecars of new pods (Istio, "Proxy Config";
 //! docs/reference/traffic.md, "ProxyConfig").
 //!
-//! This module parses an object. [`super::proxy_configs`] finds the objects that apply to a pod.
+//! This module parses an object. [`super::proxy_config_selection`] finds the objects that apply to a pod.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

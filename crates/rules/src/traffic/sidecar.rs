@@ -22,7 +22,7 @@ use super::object::{self, ObjectMeta, RawWorkloadSelector, Reason};
 use super::policy::PoolLimits;
 use super::scoped::{Scoped, ScopedInForce, ScopedObjects};
 use super::selection::{self, RuleSelector, Selection};
-use super::virtual_services::RoutedService;
+use super::virtual_service_selection::RoutedService;
 use super::withheld::Withheld;
 use strait_base::codes;
 use strait_model::mesh_config::{OutboundTrafficPolicy, WrittenOutboundMode, WrittenPool};

@@ -2,7 +2,7 @@
 //! docs/reference/traffic.md, "VirtualService").
 //!
 //! This module parses an object into the types of [`super::route`]. Values that Envoy would reject
-//! are left out with a reason. [`super::virtual_services`] decides which object a host belongs to.
+//! are left out with a reason. [`super::virtual_service_selection`] decides which object a host belongs to.
 
 mod bound;
 mod claims;

@@ -16,7 +16,7 @@ use crate::push::subscription_index::{ChangedItem, Changes};
 use crate::push::withholding::{Withholding, WithholdingInputs};
 use strait_model::{Cause, Causes, ClusterId, Hostname};
 use strait_rules::traffic::destination_rule::DestinationRule;
-use strait_rules::traffic::kept_subsets::{MissedSubsets, RetainedSubsets};
+use strait_rules::traffic::retained_subsets::{MissedSubsets, RetainedSubsets};
 use strait_rules::traffic::{HostPattern, Traffic, TrafficChanges, TrafficUpdate};
 
 /// The start of an edition: the traffic rules for the proxies of a cluster whose

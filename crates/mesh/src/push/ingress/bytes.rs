@@ -8,10 +8,10 @@ use std::sync::{Arc, LazyLock};
 use super::IngressOutline;
 use strait_rules::traffic::HostPattern;
 use strait_rules::traffic::gateway::ServerProtocol;
-use strait_rules::traffic::gateways::{GatewayPort, PlacedServer};
+use strait_rules::traffic::gateway_servers::{GatewayPort, PlacedServer};
 use strait_rules::traffic::route::{ConnectionMatch, TcpRule};
 use strait_rules::traffic::selection::Selection;
-use strait_rules::traffic::virtual_services::RoutedService;
+use strait_rules::traffic::virtual_service_selection::RoutedService;
 
 /// A match of a rule at a server for raw TCP or TLS, with the connections that it accepts.
 pub struct BytesRule<'a, T> {

@@ -12,7 +12,7 @@ use strait_model::policy::Policy;
 use strait_model::testing::{port, service, shard};
 use strait_model::{Collection, ISTIO_NETWORKING, Namespace, ObjectKey};
 use strait_rules::testing::kind_settings;
-use strait_rules::traffic::virtual_services::RoutedService;
+use strait_rules::traffic::virtual_service_selection::RoutedService;
 use strait_rules::traffic::{HostPattern, Selection, TrafficIndex};
 
 /// A mesh with objects; each rule counts as 1,000 bytes.

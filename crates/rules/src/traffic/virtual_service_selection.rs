@@ -9,7 +9,7 @@ use std::sync::Arc;
 use imbl::OrdMap;
 
 use super::changes::TrafficChanges;
-use super::gateways::Gateways;
+use super::gateway_servers::Gateways;
 use super::hosts::{HostPattern, wider};
 use super::object::{ObjectMeta, Reason, new_reasons};
 use super::route::{

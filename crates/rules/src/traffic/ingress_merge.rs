@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::gateway::{Gateway, GatewayServer, ServerHost, ServerProtocol, ServerTls, TlsClients};
-use super::gateway_routes::Exchange;
+use super::gateway_route_merge::Exchange;
 use super::hosts::{HostPattern, wider};
 use super::ingress::{Ingress, IngressClass, IngressRule};
 use super::kind::KindSettings;
