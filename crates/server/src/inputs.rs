@@ -393,7 +393,7 @@ fn writer(
     let lease = Arc::new(WriterLease {
         access: config_cluster.access,
         namespace: args.namespace.clone(),
-        us: args.replica_id().of_process(),
+        us: args.replica_id().process_name(),
         role,
         drain: drain.clone(),
         given_up,

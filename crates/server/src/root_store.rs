@@ -61,7 +61,7 @@ impl RootStore {
         secret: Option<(ConfigClient, String)>,
         replica: &ReplicaId,
     ) -> Self {
-        let us = replica.of_process();
+        let us = replica.process_name();
         Self { file: state_dir.map(|folder| folder.join(FILE)), secret, us }
     }
 

@@ -249,7 +249,7 @@ impl<'a> PolicyTrial<'a> {
                     format!("PeerAuthentication {}/{}", by.namespace, by.name)
                 }),
                 reason: "STRICT accepts no plain text",
-                asked: Vec::new(),
+                queried_providers: Vec::new(),
             });
         }
         let rules = enforced(&access, form, &self.trust, &self.providers);
