@@ -216,7 +216,9 @@ pub(crate) fn assignments(world: &World, proxy: &Proxy) -> BTreeMap<String, Memb
             let (name, namespace) =
                 (text(service, "/metadata/name"), text(service, "/metadata/namespace"));
             let export_to = text(service, "/metadata/annotations/networking.istio.io~1exportTo");
-            let is_public = export_to.is_empty();
+            // No workload calls a gateway.
+            let is_entrance = label(service, NETWORK_LABEL).is_some_and(|name| !name.is_empty());
+            let is_public = export_to.is_empty() && !is_entrance;
             let visible = is_public
                 || export_to == proxy.namespace
                 || (export_to == "." && namespace == proxy.namespace);
