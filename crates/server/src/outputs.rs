@@ -18,7 +18,7 @@ use super::used_invitations::UsedInvitations;
 use super::{churn_monitor, pressure, state_dir};
 use crate::admin::{self, Readiness, Token};
 use crate::metrics::Metrics;
-use crate::replicas::OtherReplicas;
+use crate::replicas::{LOOK, OtherReplicas};
 use strait_ads::budgets::Budgets;
 use strait_ads::connections::Connections;
 use strait_ads::debug_types::{MemberSummary, Members};
@@ -148,6 +148,7 @@ impl ServerOutputs {
 
         let (replicas, authenticator) = ports.replicas;
         let (accepted, of_replicas) = mpsc::channel(REPLICA_CONNECTIONS_MAX);
+        let counted = Arc::clone(&replicas);
         let relay_service = RelayService::new(RelayServiceConfig {
             hub: Arc::clone(&inputs.relays),
             identity: ports.identity.clone(),
@@ -155,7 +156,7 @@ impl ServerOutputs {
             statuses: inputs.statuses.clone(),
             used_invitations: ports.used_invitations,
             lifetime: ports.relay_certificate_lifetime,
-            replica: relays::replica_name(replicas.name(), replicas.follow(), tasks),
+            replica: relays::replica_name(replicas.name(), move || counted.count(), LOOK, tasks),
             drain: drain.clone(),
         });
         let cache = Arc::clone(&core.cache);
