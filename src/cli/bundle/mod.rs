@@ -109,7 +109,7 @@ fn question(row: &Value) -> String {
 
 /// Runs `strait support-bundle`: collects the files, lists them and writes the archive.
 pub(crate) async fn run(args: &BundleArgs) -> CommandResult {
-    let client = AdminClient::new(&args.connect)?;
+    let client = AdminClient::new(&args.connect).await?;
     let now = Timestamp::now();
     let stamp = now.strftime("%Y%m%dT%H%M%SZ");
     let folder = format!("strait-support-{stamp}");

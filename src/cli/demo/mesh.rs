@@ -111,7 +111,8 @@ impl DemoMesh {
             .await
             .map_err(|error| CommandFailure::failed(error.to_string()))?;
         let admin =
-            client::AdminClient::new(&Connect::to(server_url(&bound), bound.token_file.clone()))?;
+            client::AdminClient::new(&Connect::to(server_url(&bound), bound.token_file.clone()))
+                .await?;
         let (proxies, tasks) = (Vec::new(), Supervisor::new());
         let mesh = Self { world, proxies, api_servers, admin, bound, ca, tasks, folder: owned };
         let ready = mesh.bound.readiness.clone();
