@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use http::Uri;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -52,6 +53,8 @@ pub(super) struct Ports {
     pub(super) admin: TcpListener,
     pub(super) identity: watch::Receiver<Arc<ServerIdentity>>,
     pub(super) token: Token,
+    /// Address of the Prometheus that scrapes the proxies, if it is known.
+    pub(super) prometheus: Option<Uri>,
     /// Token with read-only access, if there is one.
     pub(super) reader_token: Option<Token>,
     /// Host names by which browsers may open the admin port.
@@ -260,6 +263,7 @@ impl ServerOutputs {
             stream_monitor: monitor,
             token: ports.token,
             reader_token: ports.reader_token,
+            traffic: admin::TrafficReader::new(ports.prometheus),
             callers: inputs.callers,
             announcements: admin::Announcements::default(),
             shared: admin::SharedAnswers::default(),

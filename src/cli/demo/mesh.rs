@@ -372,6 +372,7 @@ fn serve_args(folder: &Path, address: IpAddr) -> ServeArgs {
         inject: Default::default(),
         admin_token_file: None,
         admin_reader_token_file: None,
+        prometheus: None,
         tls_cert: None,
         tls_key: None,
         client_ca: None,

@@ -31,6 +31,7 @@ mod summary;
 mod tally;
 mod token;
 mod topics;
+mod traffic;
 mod views;
 mod walk;
 
@@ -67,6 +68,7 @@ pub use self::stored::{StoredAnswer, StoredAnswers, serve_stored};
 pub use self::tally::WithheldTally;
 pub use self::token::{Token, TokenError, runtime_directory};
 use self::topics::PageTopics;
+pub use self::traffic::TrafficReader;
 use crate::metrics::{self, WithheldCounts};
 use strait_ads::connections::OpenStream;
 use strait_ads::replicas::ReplicaConnection;
@@ -164,6 +166,7 @@ fn router(sources: Arc<Sources>, workers: Workers) -> Router {
         .route_layer(middleware::from_fn_with_state(Arc::clone(&sources), share))
         // Long-running, but not work for the workers.
         .route("/api/changes", get(versions))
+        .route("/debug/traffic", get(traffic))
         // The outermost layer, so that unauthenticated clients cause no work.
         .route_layer(middleware::from_fn_with_state(Arc::clone(&sources), authorize));
     // Sessions and the reader token can neither create sessions nor change anything.
@@ -262,6 +265,11 @@ async fn with_token(token: &Token, request: Request, next: Next) -> Response {
     refusal
 }
 
+/// Returns the traffic of clusters and services, as Prometheus has measured it.
+async fn traffic(State(sources): SourcesState) -> AdminResult {
+    Ok(pretty(StatusCode::OK, &sources.traffic.read().await))
+}
+
 /// Returns a code with which a browser opens one session.
 async fn login_code(State(sources): SourcesState) -> AdminResult {
     sources.browsers.code()
@@ -275,7 +283,7 @@ async fn versions(State(sources): SourcesState) -> AdminResult {
 async fn unknown() -> AdminFailure {
     AdminFailure(
         StatusCode::NOT_FOUND,
-        "unknown path; available are / (the page) /livez /readyz /metrics /debug/{clusters,sources,services,endpoints,networks,addresses,proxies,summary,config_dump,explain,access,config,events,history,hold,rollout,diff,scope,codes,certificates,mesh,policy,push,replicas}".into(),
+        "unknown path; available are / (the page) /livez /readyz /metrics /debug/{clusters,sources,services,endpoints,networks,addresses,proxies,summary,config_dump,explain,access,config,events,history,hold,rollout,diff,scope,codes,certificates,mesh,policy,push,replicas,traffic}".into(),
     )
 }
 

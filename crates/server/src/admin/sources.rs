@@ -17,6 +17,7 @@ use super::port::ConnectionLimiter;
 use super::shared::SharedAnswers;
 use super::tally::WithheldTally;
 use super::token::Token;
+use super::traffic::TrafficReader;
 use crate::metrics::{Metrics, WithheldCounts};
 use crate::replicas::OtherReplicas;
 use crate::stream_monitor::StreamMonitor;
@@ -120,6 +121,8 @@ pub struct Sources {
     pub token: Token,
     /// Token with read-only access, if there is one.
     pub reader_token: Option<Token>,
+    /// Reads traffic from Prometheus.
+    pub traffic: TrafficReader,
     /// Verifies tokens of the config cluster's service accounts.
     pub callers: Arc<MemberCallers>,
     /// Announcements of changes to pages.
