@@ -265,7 +265,7 @@ async fn with_token(token: &Token, request: Request, next: Next) -> Response {
     refusal
 }
 
-/// Returns the traffic of clusters and services, as Prometheus has measured it.
+/// Returns the rates, errors and latency of clusters and services.
 async fn traffic(State(sources): SourcesState) -> AdminResult {
     Ok(pretty(StatusCode::OK, &sources.traffic.read().await))
 }
