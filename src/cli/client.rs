@@ -15,7 +15,7 @@ use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 
 use super::failure::{CommandFailure, Exit};
-use super::output::clean;
+use super::output::{clean, root_cause};
 use super::port_forward;
 use strait_base::codes;
 use strait_base::duration::HumanDuration;
@@ -356,13 +356,4 @@ fn report_missing(names: &str, reasons: &[&str]) {
 
 fn read_token(file: &Path) -> std::io::Result<String> {
     Ok(std::fs::read_to_string(file)?.trim().to_owned())
-}
-
-/// Returns the innermost error: the outer ones only state that something failed.
-pub(crate) fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut cause = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    clean(&cause.to_string())
 }

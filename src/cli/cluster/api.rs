@@ -20,9 +20,8 @@ use serde_json::Value;
 use tokio::io::DuplexStream;
 use tower::{BoxError, ServiceBuilder};
 
-use crate::cli::client::root_cause;
 use crate::cli::failure::{CommandFailure, Exit};
-use crate::cli::output::{clean, items};
+use crate::cli::output::{clean, items, root_cause};
 use strait_base::codes;
 use strait_kube_client::{Access, ApiCredential, Loopback, Redacted};
 use strait_relay::hub::RELAY_ANNOTATION;
