@@ -182,6 +182,20 @@ impl SimCluster {
         self.inner.api.account_token(&account, Some(pod), audiences, lifetime)
     }
 
+    /// Returns a token of a service account for this audience, without a pod.
+    ///
+    /// # Errors
+    /// The audience or lifetime is invalid.
+    pub fn account_token(
+        &self,
+        namespace: &str,
+        account: &str,
+        audience: &str,
+    ) -> Result<String, ApiError> {
+        let (account, audiences) = (Name::new(namespace, account), serde_json::json!([audience]));
+        self.inner.api.account_token(&account, None, audiences, Duration::from_secs(3600))
+    }
+
     /// Returns the certificate of the authority that signed its certificate, in PEM.
     pub fn certificate_authority(&self) -> &'static str {
         tls::authority_pem()
@@ -197,6 +211,11 @@ impl SimCluster {
     /// Returns the Secret that makes this cluster a member of the config cluster.
     pub fn member_secret(&self, namespace: &str) -> Value {
         kubeconfig::member_secret(namespace, self.id(), &self.kubeconfig())
+    }
+
+    /// Sets the address that stands for a port of the pod `NAMESPACE/NAME` in port-forwards.
+    pub fn forward_pod_port(&self, pod: &str, port: u16, address: SocketAddr) {
+        self.inner.api.pod_ports.set(pod.to_owned(), port, address);
     }
 
     /// Starts a fault; see [`Fault`].
@@ -400,5 +419,5 @@ async fn connection(stream: TcpStream, tls: TlsAcceptor, streams: u32, api: Arc<
     server.http1().timer(TokioTimer::new());
     server.http2().timer(TokioTimer::new()).max_concurrent_streams(streams);
     // Errors are ignored: the client disconnected or sent invalid data.
-    let _ = server.serve_connection(TokioIo::new(stream), service).await;
+    let _ = server.serve_connection_with_upgrades(TokioIo::new(stream), service).await;
 }

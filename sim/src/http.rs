@@ -29,6 +29,7 @@ use crate::fault::{Fault, Faults, Gone, Refusal};
 use crate::object::{Name, Object};
 use crate::paging::{continue_token, moment, read_continue_token};
 use crate::patch::PatchForm;
+use crate::port_forward::PodPorts;
 use crate::reply::{
     bytes_answer, json_answer, list_answer, object_answer, refuse, respond, with_type,
 };
@@ -55,6 +56,7 @@ pub(crate) struct ApiServer {
     pub(crate) bookmark_interval: Duration,
     pub(crate) families: Mutex<BTreeSet<Family>>,
     pub(crate) tokens: Tokens,
+    pub(crate) pod_ports: PodPorts,
 }
 
 type Outcome = Result<Response<Answer>, ApiError>;
@@ -73,6 +75,7 @@ impl ApiServer {
             bookmark_interval,
             families: Mutex::new(families),
             tokens: Tokens::new(admin_token),
+            pod_ports: PodPorts::default(),
         }
     }
 
@@ -216,6 +219,15 @@ impl ApiServer {
         }
         if reading && let Ok(document) = discovery_of(self, path) {
             return Ok(json_answer(StatusCode::OK, &document));
+        }
+        if reading
+            && let Some(target) = &target
+            && target.subresource.as_deref() == Some("portforward")
+            && let Some(name) = target.object_name()
+        {
+            let pod = self.store.find(target.view.resource, &name);
+            pod.ok_or_else(|| ApiError::not_found(target.view.resource, &name.name))?;
+            return self.pod_ports.forward(parts, format!("{}/{}", name.namespace, name.name));
         }
         let body = Limited::new(body, REQUEST_BYTES_MAX)
             .collect()

@@ -32,6 +32,7 @@ mod object;
 pub mod objects;
 mod paging;
 mod patch;
+mod port_forward;
 mod protobuf;
 mod reply;
 mod requests;

@@ -128,7 +128,7 @@ pub(crate) async fn run(args: &CheckArgs) -> CommandResult {
     if args.traffic.traffic {
         return traffic::run(&args.traffic, &hub, args.config.junit.as_deref(), &args.ask).await;
     }
-    let client = AdminClient::new(&args.ask.connect)?;
+    let client = AdminClient::new(&args.ask.connect).await?;
     let is_required =
         args.secrets || args.categories.iter().any(|one| OF_SECRETS.contains(&&**one));
     let of_hub = is_required || args.categories.is_empty();
@@ -269,7 +269,7 @@ fn looked(answers: &CheckInputs, category: &str) -> Option<String> {
         "policy" => Some("the policy is active".to_owned())
             .filter(|_| !answers.policy["problem"].is_string())
             .filter(|_| !answers.policy["members"]["problem"].is_string()),
-        "config" => Some(objects::looked(&answers.config)),
+        "config" => Some(objects::looked(&answers.config, &answers.sources)),
         "proxies" => Some(format!("{} connected", count(&answers.proxies, "stream"))),
         "process" => {
             let held = &answers.push["descriptors"];

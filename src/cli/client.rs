@@ -15,7 +15,8 @@ use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 
 use super::failure::{CommandFailure, Exit};
-use super::output::clean;
+use super::output::{clean, root_cause};
+use super::port_forward;
 use strait_base::codes;
 use strait_base::duration::HumanDuration;
 use strait_base::lock::lock;
@@ -35,7 +36,8 @@ static REPORTED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// Next step if the token is missing or not accepted.
 const TOKEN_NEXT: &str = "set --token-file or STRAIT_TOKEN_FILE to the token's file: admin-token in the state \
-     directory of 'strait serve', or the file of its --admin-token-file. If it runs in a cluster, run the command in its pod:\n\
+     directory of 'strait serve', or the file of its --admin-token-file. If it runs in a cluster, use one of:\n\
+     strait COMMAND --kube-context CONTEXT\n\
      kubectl -n strait-system exec deploy/strait -- strait COMMAND";
 
 /// Flags for the address and token of the control plane.
@@ -49,9 +51,52 @@ pub(crate) struct ServerFlags {
         default_value = "http://127.0.0.1:15014"
     )]
     server: String,
+    /// Forward a port to the control plane in the cluster of this kubeconfig context instead of using
+    /// --server, with a token of that cluster; STRAIT_NAMESPACE names its namespace
+    #[arg(long, value_name = "CONTEXT")]
+    kube_context: Option<String>,
     /// File with the admin token [default: /var/lib/strait/admin-token, if readable]
     #[arg(long, env = "STRAIT_TOKEN_FILE", value_name = "FILE")]
     token_file: Option<PathBuf>,
+}
+
+impl ServerFlags {
+    /// Returns the URL without a final slash.
+    ///
+    /// # Errors
+    /// If it is not `http://HOST:PORT`.
+    pub(crate) fn url(&self) -> Result<String, CommandFailure> {
+        let server = self.server.trim_end_matches('/').to_owned();
+        let plain = server.parse::<Uri>().is_ok_and(|uri| {
+            uri.scheme_str() == Some("http") && uri.host().is_some() && uri.path() == "/"
+        });
+        match plain {
+            true => Ok(server),
+            false => Err(CommandFailure::usage(format!(
+                "--server {server:?} is not http://HOST:PORT: the admin API uses plain HTTP on a private address"
+            ))
+            .next("strait COMMAND --kube-context CONTEXT\nfor the URL of a member's API server, use --api-server")),
+        }
+    }
+
+    /// Reads the token.
+    fn token(&self) -> Result<Option<String>, CommandFailure> {
+        match &self.token_file {
+            Some(file) => read_token(file).map(Some).map_err(|error| {
+                CommandFailure::new(
+                    Exit::NoRights,
+                    format!("the token file {} can't be read: {error}", file.display()),
+                )
+                .next(TOKEN_NEXT)
+            }),
+            None => Ok(read_token(Path::new(TOKEN_FILE)).ok()),
+        }
+    }
+
+    /// Whether the command itself forwards a port.
+    pub(crate) fn forwards(&self) -> bool {
+        self.kube_context.is_some()
+    }
 }
 
 /// Flags for a connection to the control plane.
@@ -71,10 +116,15 @@ impl Connect {
     /// Returns a connection to a control plane that this process runs.
     pub(super) fn to(server: String, token_file: PathBuf) -> Self {
         Self {
-            at: ServerFlags { server, token_file: Some(token_file) },
+            at: ServerFlags { server, kube_context: None, token_file: Some(token_file) },
             timeout: HumanDuration(std::time::Duration::from_secs(30)),
             replica: None,
         }
+    }
+
+    /// Whether the command itself forwards a port.
+    pub(super) fn forwards(&self) -> bool {
+        self.at.forwards()
     }
 
     /// Returns a connection with a timeout of 5 s, for commands that change clusters and query the
@@ -104,36 +154,35 @@ pub(crate) struct AdminClient {
 }
 
 impl AdminClient {
-    /// Creates a client and reads the token. Does not connect.
+    /// Creates a client and reads the token. Does not connect, except for `--kube-context`: that
+    /// opens a port-forward and requests a token.
     ///
     /// # Errors
-    /// If the URL is not `http://HOST:PORT`, or the named token file cannot be read.
-    pub(crate) fn new(connect: &Connect) -> Result<Self, CommandFailure> {
-        let server = connect.at.server.trim_end_matches('/').to_owned();
-        let plain = server.parse::<Uri>().is_ok_and(|uri| {
-            uri.scheme_str() == Some("http") && uri.host().is_some() && uri.path() == "/"
-        });
-        if !plain {
-            return Err(CommandFailure::usage(format!(
-                "--server {server:?} is not http://HOST:PORT: the admin API uses plain HTTP on a private address"
-            ))
-            .next("kubectl -n strait-system port-forward deploy/strait 15014\nfor the URL of a member's API server, use --api-server"));
-        }
-        let token = match &connect.at.token_file {
-            Some(file) => Some(read_token(file).map_err(|error| {
-                CommandFailure::new(
-                    Exit::NoRights,
-                    format!("the token file {} can't be read: {error}", file.display()),
-                )
-                .next(TOKEN_NEXT)
-            })?),
-            None => read_token(Path::new(TOKEN_FILE)).ok(),
+    /// If the URL is not `http://HOST:PORT`, the named token file cannot be read, or the port cannot
+    /// be forwarded.
+    pub(crate) async fn new(connect: &Connect) -> Result<Self, CommandFailure> {
+        let (server, token) = match &connect.at.kube_context {
+            None => (connect.at.url()?, connect.at.token()?),
+            Some(context) => {
+                let token = connect.at.token_file.as_ref().map(|_| connect.at.token());
+                let token = token.transpose()?.flatten();
+                let opening = port_forward::open(context, token.is_none());
+                let opened = tokio::time::timeout(connect.timeout.0, opening).await;
+                let forward = opened.map_err(|_| {
+                    let limit = connect.timeout;
+                    let text =
+                        format!("the port-forward with context {context} took longer than {limit}");
+                    CommandFailure::new(Exit::TimedOut, text).next(format!(
+                        "set a longer --timeout, or: kubectl --context {context} version"
+                    ))
+                })??;
+                (forward.server.clone(), token.or_else(|| forward.token.clone()))
+            }
         };
         let http = HttpClient::builder(TokioExecutor::new()).build_http();
         let (timeout, replica) = (connect.timeout, connect.replica.clone());
         Ok(Self { http, server, token, timeout, replica })
     }
-
     /// Returns the URL of the control plane, without a final slash.
     pub(crate) fn server(&self) -> &str {
         &self.server
@@ -274,8 +323,8 @@ impl AdminClient {
         );
         CommandFailure::new(Exit::Unreachable, text).next(
             "set --server or STRAIT_SERVER to its admin address. If it runs in a cluster, use one of:\n\
-             kubectl -n strait-system exec deploy/strait -- strait COMMAND\n\
-             kubectl -n strait-system port-forward deploy/strait 15014",
+             strait COMMAND --kube-context CONTEXT\n\
+             kubectl -n strait-system exec deploy/strait -- strait COMMAND",
         )
     }
 
@@ -307,13 +356,4 @@ fn report_missing(names: &str, reasons: &[&str]) {
 
 fn read_token(file: &Path) -> std::io::Result<String> {
     Ok(std::fs::read_to_string(file)?.trim().to_owned())
-}
-
-/// Returns the innermost error: the outer ones only state that something failed.
-pub(crate) fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut cause = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    clean(&cause.to_string())
 }

@@ -87,7 +87,8 @@ pub(crate) async fn run(args: &DiffArgs) -> CommandResult {
     let question = json!({ "objects": others, "remove": remove });
     let mut query = vec![("fields", if args.show { "true" } else { "false" })];
     query.extend(args.proxy.as_deref().map(|proxy| ("proxy", proxy)));
-    let answer = AdminClient::new(&args.ask.connect)?.post("/debug/diff", &query, &question).await;
+    let answer =
+        AdminClient::new(&args.ask.connect).await?.post("/debug/diff", &query, &question).await;
     let answer = answer.map_err(|failure| failure.or_next("strait proxy list"))?;
     let look = OutputStyle::of_stdout();
     output::print(&match args.ask.show.output {

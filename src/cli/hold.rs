@@ -73,7 +73,7 @@ pub(super) async fn rollback(args: &RollbackArgs) -> CommandResult {
 }
 
 async fn hold(configuration: Option<&str>, args: &HoldArgs) -> CommandResult {
-    let client = AdminClient::new(&args.connect)?;
+    let client = AdminClient::new(&args.connect).await?;
     let mut question = json!({ "withAccess": args.with_access });
     if let Some(configuration) = configuration {
         question["configuration"] = json!(configuration);
@@ -95,7 +95,7 @@ async fn hold(configuration: Option<&str>, args: &HoldArgs) -> CommandResult {
 
 /// Runs `strait history release`.
 pub(super) async fn release(args: &ReleaseArgs) -> CommandResult {
-    let client = AdminClient::new(&args.connect)?;
+    let client = AdminClient::new(&args.connect).await?;
     let state = client.get("/debug/hold", &[]).await?.value;
     let plan = match state["held"].is_null() && state["lost"].is_string() {
         true => format!("The current objects are already active: {}\n", text(&state["lost"])),

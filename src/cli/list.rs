@@ -152,7 +152,7 @@ impl QueryArgs {
         path: &str,
         query: &[(&str, &str)],
     ) -> Result<AdminResponse, CommandFailure> {
-        AdminClient::new(&self.connect)?.get(path, query).await
+        AdminClient::new(&self.connect).await?.get(path, query).await
     }
 
     /// Prints the objects at `path`.

@@ -39,6 +39,7 @@ mod network;
 mod network_join;
 mod offline_mesh;
 mod policy;
+mod port_forward;
 mod proxy;
 mod relay;
 mod rollout;

@@ -125,7 +125,7 @@ async fn entered_by(args: &JoinArgs, remote: &ClusterApi) -> Vec<String> {
         .map(|service| format!("service {}", full_name(service)))
         .collect();
     let known = async {
-        let client = AdminClient::new(&Connect::beside(&args.server))?;
+        let client = AdminClient::new(&Connect::beside(&args.server)).await?;
         Ok::<_, CommandFailure>(client.get("/debug/networks", &[]).await?.value)
     };
     let known = known.await.unwrap_or_default();

@@ -450,3 +450,12 @@ pub(super) mod tests {
         assert_eq!(read, value);
     }
 }
+
+/// Returns the innermost error: the outer ones only state that something failed.
+pub(crate) fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    clean(&cause.to_string())
+}

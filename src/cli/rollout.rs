@@ -34,7 +34,7 @@ pub(crate) struct RolloutArgs {
 
 /// Runs `strait history rollout`.
 pub(super) async fn run(args: &RolloutArgs) -> CommandResult {
-    let client = AdminClient::new(&args.connect)?;
+    let client = AdminClient::new(&args.connect).await?;
     let state = client.get("/debug/rollout", &[]).await?.value;
     let look = OutputStyle::of_stdout();
     if !args.promote && !args.abort {

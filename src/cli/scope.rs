@@ -119,7 +119,7 @@ pub(crate) async fn run(ScopeCommand::Suggest(args): &ScopeCommand) -> CommandRe
         "namespace": args.namespace,
         "hosts": seen.hosts, "names": seen.names, "passed": seen.passed,
     });
-    let client = AdminClient::new(&args.ask.connect)?;
+    let client = AdminClient::new(&args.ask.connect).await?;
     let answer = client.post("/debug/scope", &[], &question).await?;
     let object = &answer.value["object"];
     output::print(&match args.ask.show.output {
@@ -148,7 +148,7 @@ fn log_advice(namespace: &str) -> String {
     format!(
         "if the proxies write no access logs, apply this Telemetry (or set accessLogFile: /dev/stdout in the mesh config):\n\
          {}pass logs of the namespace's proxies with --from-log:\n\
-         kubectl logs -n {namespace} -l … -c istio-proxy --prefix --tail=-1 > {namespace}.log",
+         kubectl logs -n {namespace} -l … -c strait-proxy --prefix --tail=-1 > {namespace}.log",
         output::yaml(&telemetry)
     )
 }

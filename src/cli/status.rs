@@ -28,7 +28,7 @@ pub(crate) struct StatusArgs {
 
 /// Runs `strait status`.
 pub(crate) async fn run(args: &StatusArgs) -> CommandResult {
-    let client = AdminClient::new(&args.connect)?;
+    let client = AdminClient::new(&args.connect).await?;
     let deadline = args.follow.wait.deadline();
     let mut shown = LastShown::default();
     loop {

@@ -38,13 +38,20 @@ pub(crate) struct UiArgs {
 impl UiArgs {
     /// Returns whether the command runs until it is terminated.
     pub(crate) fn serves(&self) -> bool {
-        self.bundle.is_some()
+        self.bundle.is_some() || self.connect.forwards()
     }
 }
 
 /// Runs `strait ui`.
 pub(crate) async fn run(args: &UiArgs) -> CommandResult {
-    let Some(file) = &args.bundle else { return show(&args.connect, args.print).await };
+    let Some(file) = &args.bundle else {
+        let shown = show(&args.connect, args.print).await?;
+        if args.connect.forwards() {
+            tell!("Forwarding the port until Ctrl-C.");
+            signalled().await;
+        }
+        return Ok(shown);
+    };
     let ServedBundle { server, token_file, taken, serving, .. } = &mut serve_bundle(file).await?;
     let connect = Connect::to(server.clone(), token_file.clone());
     let shown = async {
@@ -68,7 +75,7 @@ pub(crate) async fn run(args: &UiArgs) -> CommandResult {
 
 /// Requests a login code, and opens the page in a browser if possible.
 async fn show(connect: &Connect, print: bool) -> CommandResult {
-    let client = AdminClient::new(connect)?;
+    let client = AdminClient::new(connect).await?;
     let answer = client.get("/api/login-code", &[]).await?;
     let (url, seconds) = link(client.server(), &answer.value)?;
     if !print && has_display() && open(&url).await {

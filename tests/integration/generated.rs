@@ -301,7 +301,9 @@ fn metric_sources() -> BTreeMap<&'static str, Vec<Metric>> {
     let mut sections: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for metric in found {
         let section = match metric.name.split('_').collect::<Vec<_>>()[..] {
-            ["citadel", ..] => "Names of Istio's metrics",
+            ["citadel", ..] => {
+                "Names of Istio's metrics, some of which differ from the conventions of Prometheus (promtool check metrics)"
+            }
             ["process", ..] => "Process",
             ["strait", "cluster" | "secrets" | "mcs", ..] => "Member clusters",
             ["strait", "source" | "jwks", ..] => "Other sources",
@@ -438,8 +440,8 @@ fn admin_page() -> String {
         [The contract](interface.md#admin-api) lists the fields of each response, and tokens and sessions in detail.\n\n\
         | access | how |\n|---|---|\n\
         | none | no credentials |\n\
-        | read | `Authorization: Bearer TOKEN` with the admin token or the token of `--admin-reader-token-file`, or the session of a browser |\n\
-        | admin | the admin token |\n\n\
+        | read | `Authorization: Bearer TOKEN` with the admin token, the token of `--admin-reader-token-file` or a token of the service account `strait-viewer`, or the session of a browser |\n\
+        | admin | the admin token, or a token of the service account `strait-admin` |\n\n\
         `export STRAIT_TOKEN_FILE=FILE`, then for example:\n\n\
         \x20   curl -H \"Authorization: Bearer $(cat $STRAIT_TOKEN_FILE)\" http://127.0.0.1:15014/debug/clusters\n\n\
         `/` is [the page](../how-to/use-the-page.md), `/page/FILE` are its files, and `/login` opens a session in a browser.\n\n\

@@ -68,7 +68,8 @@ const MUST_NOT_USE: &[(&str, &str, &[&str])] = &[
 /// External crates that only some crates may name. `strait` is the program in `src/`.
 const ONLY: &[(&str, &[&str])] = &[
     ("kube", &["kube-client", "sources", "strait"]),
-    ("k8s_openapi", &["kube-client"]),
+    // The command that forwards a port names the type of pods.
+    ("k8s_openapi", &["kube-client", "strait"]),
     ("tokio_rustls", &["identity", "relay", "sources", "ads", "injection", "xds-client", "strait"]),
     (
         "rustls",

@@ -188,6 +188,19 @@ impl World {
         if own.is_empty() { all } else { own }
     }
 
+    /// Returns whether a Service is a gateway in the first cluster that has it, which decides its
+    /// visibility.
+    fn is_entrance(&self, namespace: &str, name: &str) -> bool {
+        let is_it = |object: &&Value| {
+            text(object, "/metadata/name") == name
+                && text(object, "/metadata/namespace") == namespace
+        };
+        let mut clusters = self.clusters.values();
+        let first = clusters.find_map(|cluster| cluster.objects.services.iter().find(is_it));
+        let network = first.and_then(|service| label(service, NETWORK_LABEL));
+        network.is_some_and(|name| !name.is_empty())
+    }
+
     /// Returns whether the proxy is an east-west gateway.
     fn is_gateway(&self, proxy: &Proxy) -> bool {
         let services = &self.clusters[&proxy.cluster].objects.services;
@@ -216,7 +229,9 @@ pub(crate) fn assignments(world: &World, proxy: &Proxy) -> BTreeMap<String, Memb
             let (name, namespace) =
                 (text(service, "/metadata/name"), text(service, "/metadata/namespace"));
             let export_to = text(service, "/metadata/annotations/networking.istio.io~1exportTo");
-            let is_public = export_to.is_empty();
+            // No workload calls a gateway.
+            let is_entrance = world.is_entrance(namespace, name);
+            let is_public = export_to.is_empty() && !is_entrance;
             let visible = is_public
                 || export_to == proxy.namespace
                 || (export_to == "." && namespace == proxy.namespace);

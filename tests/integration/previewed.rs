@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::mesh::{
-    Member, Proxy, SOON, Server, Setup, endpoints_until, holds, outbound, text, wait_until,
+    Member, Proxy, SHOP, SOON, Server, Setup, endpoints_until, holds, outbound, text, wait_until,
 };
+use strait_sim::objects::{self, Port};
 use strait_xds::resource::ResourceType;
 use strait_xds_client::XdsClient;
 
@@ -89,6 +90,9 @@ async fn preview_equals_the_resources_sent() {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     east.serve("web", &["10.0.0.1", "10.0.0.2"]);
     east.serve("pay", &["10.0.0.3"]);
+    // Its port has a listener of its own.
+    let port = Port { name: "tcp", port: 5432, target: 5432 };
+    east.apply(objects::service(SHOP, "db", "172.20.2.1", &[port]));
     let setup = Setup::new();
     setup.join(&[&east]);
     let server = setup.start_ready().await;

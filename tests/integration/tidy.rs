@@ -53,6 +53,28 @@ fn no_file_is_longer_than_the_limit() {
     assert!(long.is_empty(), "more than {LINES_MAX} lines: {long:?}");
 }
 
+/// The JSON format writes these fields itself. An object with a name twice has no defined meaning.
+#[test]
+fn no_log_line_has_a_field_of_the_json_format() {
+    const RESERVED: [&str; 6] = ["message", "timestamp", "level", "target", "span", "spans"];
+    let mut found = Vec::new();
+    for (file, text) in sources() {
+        for name in ["error!(", "warn!(", "info!(", "debug!(", "trace!("] {
+            for (at, _) in text.match_indices(name) {
+                let call = text.get(at + name.len()..).unwrap_or_default();
+                // The fields come before the text.
+                let fields = call.split(" \"").next().unwrap_or_default();
+                let fields = fields.split(");").next().unwrap_or_default().split(',');
+                let names = fields.map(|field| field.split(" =").next().unwrap_or_default().trim());
+                let names = names.map(|name| name.trim_start_matches(['%', '?']));
+                let reserved = names.filter(|name| RESERVED.contains(name));
+                found.extend(reserved.map(|name| format!("{}: {name}", file.display())));
+            }
+        }
+    }
+    assert!(found.is_empty(), "rename the field: {found:#?}");
+}
+
 /// `println!` and `print!` panic if nothing reads the output any more, as with `| head`.
 #[test]
 fn no_code_uses_print_macros_that_panic_on_closed_output() {

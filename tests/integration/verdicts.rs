@@ -197,6 +197,76 @@ impl World {
                 self.setup.put("north", &north.secret());
                 self.more = Some(north);
             }
+            "otherCluster" => {
+                let options =
+                    SimOptions { identity: Some("other".into()), ..SimOptions::default() };
+                let other = Member::start_with("west", "prod-west", "198.18.0.4", options).await;
+                self.setup.put("west", &other.secret());
+                self.more = Some(other);
+            }
+            "apiServerOtherName" => {
+                let certificate = Certificate::WrongName;
+                let options = SimOptions { certificate, ..SimOptions::default() };
+                let north = Member::start_with("north", "prod-west", "198.18.0.3", options).await;
+                self.setup.put("north", &north.secret());
+                self.more = Some(north);
+            }
+            "apiServerErrors" => {
+                self.west.api.fault(Fault::Errors { codes: vec![500] });
+                self.west.api.stop().await;
+                self.west.api.restart().await;
+            }
+            "apiServerRedirects" => {
+                self.west.api.fault(Fault::Redirect { location: "https://x.test/".to_owned() });
+                self.west.api.stop().await;
+                self.west.api.restart().await;
+            }
+            "apiServerHangs" => {
+                self.west.api.fault(Fault::Hang);
+                self.west.api.stop().await;
+                self.west.api.restart().await;
+            }
+            "forbiddenServer" => {
+                let kubeconfig = self.west.api.kubeconfig();
+                let url = self.west.api.url();
+                self.join_as("north", &kubeconfig.replace(&url, "https://169.254.169.254"));
+            }
+            "policyRefusesNetwork" => {
+                let policy = "apiVersion: strait.dev/v1\nkind: Policy\nclusters: {west: {networks: [lab]}}\n";
+                replace(&self.setup.path("policy.yaml"), policy);
+            }
+            "subsetRuleUnreadable" => {
+                let policy = json!({ "loadBalancer": { "simple": "FASTEST" } });
+                self.put_object(
+                    "networking.istio.io/v1",
+                    "DestinationRule",
+                    json!({ "host": "web", "trafficPolicy": policy }),
+                );
+            }
+            "modeUnreadable" => {
+                let spec = json!({ "mtls": { "mode": "STRICTER" } });
+                self.put_object("security.istio.io/v1", "PeerAuthentication", spec);
+            }
+            "entryUnreadable" => {
+                let spec = json!({ "hosts": ["api.example"], "resolution": "MAYBE", "ports": [] });
+                self.put_object("networking.istio.io/v1", "ServiceEntry", spec);
+            }
+            "filterUnreadable" => {
+                let value = json!({ "@type": "type.googleapis.com/none.Such" });
+                let patch =
+                    json!({ "operation": "ADD", "value": { "name": "x", "typed_config": value } });
+                let patches = json!([{ "applyTo": "HTTP_FILTER", "patch": patch }]);
+                self.put_object(
+                    "networking.istio.io/v1alpha3",
+                    "EnvoyFilter",
+                    json!({ "configPatches": patches }),
+                );
+            }
+            "keysUnreachable" => {
+                let rule = json!({ "issuer": "x", "jwksUri": "https://127.0.0.1:1/keys" });
+                let spec = json!({ "jwtRules": [rule] });
+                self.put_object("security.istio.io/v1", "RequestAuthentication", spec);
+            }
             "accessUnreadable" => {
                 let policy = json!({
                     "apiVersion": "security.istio.io/v1", "kind": "AuthorizationPolicy",
@@ -223,6 +293,14 @@ impl World {
             }
             name => panic!("no outage {name}"),
         }
+    }
+
+    fn put_object(&self, api_version: &str, kind: &str, spec: Value) {
+        let object = json!({
+            "apiVersion": api_version, "kind": kind,
+            "metadata": { "name": "web", "namespace": SHOP }, "spec": spec,
+        });
+        self.setup.put("object", &object);
     }
 
     fn join_as(&self, id: &str, kubeconfig: &str) {

@@ -190,6 +190,29 @@ test("bundle is shown in its original state without a control plane", async (t) 
   await context.close();
 });
 
+test("traffic that Prometheus has measured is shown on lanes and services", async () => {
+  const world = calm(Date.now());
+  const [from, to] = world["/debug/networks"].filter((row) => row.clusters.length > 0).map((row) => row.clusters[0]);
+  const measured = { rate: 12, errors: 0.6, p95: 31.4 };
+  world["/debug/traffic"] = { enabled: true, window: "2m", clusters: [{ source: from, destination: to, ...measured }], services: [{ hostname: REVIEWS, ...measured }] };
+  const { context, page, faults } = await tab(chromium, { server: demo.server, storageState: session, world: () => world });
+  await open(page, demo.server, "#/map");
+  await until(async () => /12\/s, 5 % errors, 31 ms/.test((await page.locator(".lane-traffic").allTextContents()).join()), SOON, "traffic on a lane");
+  await page.locator("summary", { hasText: "The map as tables" }).click();
+  const row = page.locator("table", { hasText: "Traffic of the last 2m" }).locator("tbody tr");
+  assert.match(await words(row.first()), new RegExp(`${from}.*${to}.*12/s.*5 %.*31 ms`));
+  await turn(page, "#/services");
+  assert.match(await words(page.locator("tbody tr", { hasText: REVIEWS })), /12\/s 5 % 31 ms/);
+  await turn(page, `#/services/${REVIEWS}`);
+  assert.match(await words(page.locator("main")), /Last 2m: 12\/s, 5 % errors, 31 ms/);
+  // Without an answer of Prometheus the page shows the reason, and everything else as usual.
+  world["/debug/traffic"] = { enabled: true, window: "2m", problem: "Prometheus at http://p:9090/: connection refused" };
+  await page.reload();
+  await page.getByText("connection refused").waitFor({ timeout: SOON });
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
 test("empty mesh shows the next steps", async () => {
   const { context, page } = await tab(chromium, { server: demo.server, storageState: session, world: empty });
   await open(page, demo.server, "#/map");

@@ -54,7 +54,7 @@ export async function saysTheSame(page, plane, asker) {
     const changes = await json("events", "--last", "0");
     assert.ok(changes.length > 0 && rows.length === Math.min(changes.length, 100), `${rows.length} of ${changes.length}`);
     for (const [at, change] of changes.toReversed().slice(0, 100).entries()) {
-      for (const fact of [change.effect, change.cause?.name ?? "<none>", change.at.slice(11, 23)]) assert.ok(rows[at].includes(fact), `${rows[at]}: ${fact}`);
+      for (const fact of [change.effect, change.cause?.name ?? "\u2013", change.at.slice(11, 23)]) assert.ok(rows[at].includes(fact), `${rows[at]}: ${fact}`);
     }
   });
   const services = await json("service", "list");

@@ -55,6 +55,8 @@ pub struct SourceFacts {
     pub objects: usize,
     /// Parts of the data that are not used unchanged, as text, sorted.
     pub warnings: Vec<String>,
+    /// Kinds of objects, in plural, that the API server does not have, sorted.
+    pub absent_kinds: Vec<&'static str>,
 }
 
 /// Remarks about data from disk.
@@ -106,6 +108,7 @@ impl SourceFacts {
             endpoints: 0,
             objects: 0,
             warnings: Vec::new(),
+            absent_kinds: Vec::new(),
         }
     }
 
@@ -256,6 +259,8 @@ pub struct SourceStatus {
     endpoints: usize,
     objects: usize,
     warnings: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    absent_kinds: Vec<&'static str>,
 }
 
 /// The short status of a source.
@@ -394,6 +399,7 @@ impl SourceStatusTable {
                 endpoints: facts.endpoints,
                 objects: facts.objects,
                 warnings: facts.warnings.clone(),
+                absent_kinds: facts.absent_kinds.clone(),
             }
         });
         shown.collect()

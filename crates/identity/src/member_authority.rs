@@ -182,7 +182,7 @@ impl MemberAuthority {
         }
         match &problem {
             Some(CertificateProblem { code, message, .. }) => {
-                error!(code, %member, %message, "a member's CA needs attention; other members are not affected");
+                error!(code, %member, fact = message, "a member's CA needs attention; other members are not affected");
             }
             None => info!(%member, %directory, "the member's dedicated CA signs for it"),
         }

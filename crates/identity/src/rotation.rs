@@ -378,7 +378,7 @@ fn with_problem(
     match &problem {
         Some(CertificateProblem { code, message, .. }) => error!(
             code,
-            %message,
+            fact = message,
             valid_until = %time(current.serving_not_after),
             "certificates need attention; the previous ones stay active"
         ),

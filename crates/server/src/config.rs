@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
+use http::Uri;
 use tokio::net::TcpListener;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::EnvFilter;
@@ -116,6 +117,11 @@ pub struct ServeArgs {
     /// File with a second token that grants only read access to /debug [default: none]
     #[arg(long, env = "STRAIT_ADMIN_READER_TOKEN_FILE", value_name = "FILE")]
     pub admin_reader_token_file: Option<PathBuf>,
+
+    /// URL of a Prometheus that scrapes the proxies: the page then shows rates, errors and latency
+    /// [default: none]
+    #[arg(long, env = "STRAIT_PROMETHEUS", value_name = "URL", value_parser = parse_prometheus)]
+    pub prometheus: Option<Uri>,
 
     /// Serving certificate chain, PEM [default: issued by the CA]
     #[arg(long, env = "STRAIT_TLS_CERT", value_name = "FILE", requires = "tls_key")]
@@ -471,6 +477,16 @@ fn parse_peer(text: &str) -> Result<String, String> {
     match !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0) {
         true => Ok(text.to_owned()),
         false => Err("expected HOST:PORT, an IPv6 address in brackets".into()),
+    }
+}
+
+fn parse_prometheus(text: &str) -> Result<Uri, String> {
+    let expected =
+        "expected http://HOST[:PORT][/PATH]; for https, run a proxy next to the control plane";
+    let url: Uri = text.parse().map_err(|_| expected)?;
+    match url.scheme_str() == Some("http") && url.host().is_some() && url.query().is_none() {
+        true => Ok(url),
+        false => Err(expected.into()),
     }
 }
 

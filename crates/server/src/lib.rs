@@ -248,6 +248,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         identity,
         token,
         reader_token,
+        prometheus: args.prometheus.clone(),
         max_connections: args.max_connections,
         audit_interval: Some(args.audit_interval).filter(|interval| !interval.is_zero()),
         certificate_lifetime_max: args.max_certificate_lifetime,

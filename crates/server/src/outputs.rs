@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use http::Uri;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -18,7 +19,7 @@ use super::used_invitations::UsedInvitations;
 use super::{churn_monitor, pressure, state_dir};
 use crate::admin::{self, Readiness, Token};
 use crate::metrics::Metrics;
-use crate::replicas::OtherReplicas;
+use crate::replicas::{LOOK, OtherReplicas};
 use strait_ads::budgets::Budgets;
 use strait_ads::connections::Connections;
 use strait_ads::debug_types::{MemberSummary, Members};
@@ -52,6 +53,8 @@ pub(super) struct Ports {
     pub(super) admin: TcpListener,
     pub(super) identity: watch::Receiver<Arc<ServerIdentity>>,
     pub(super) token: Token,
+    /// Address of the Prometheus that scrapes the proxies, if it is known.
+    pub(super) prometheus: Option<Uri>,
     /// Token with read-only access, if there is one.
     pub(super) reader_token: Option<Token>,
     /// Host names by which browsers may open the admin port.
@@ -148,6 +151,7 @@ impl ServerOutputs {
 
         let (replicas, authenticator) = ports.replicas;
         let (accepted, of_replicas) = mpsc::channel(REPLICA_CONNECTIONS_MAX);
+        let counted = Arc::clone(&replicas);
         let relay_service = RelayService::new(RelayServiceConfig {
             hub: Arc::clone(&inputs.relays),
             identity: ports.identity.clone(),
@@ -155,7 +159,7 @@ impl ServerOutputs {
             statuses: inputs.statuses.clone(),
             used_invitations: ports.used_invitations,
             lifetime: ports.relay_certificate_lifetime,
-            replica: relays::replica_name(replicas.name(), replicas.follow(), tasks),
+            replica: relays::replica_name(replicas.name(), move || counted.count(), LOOK, tasks),
             drain: drain.clone(),
         });
         let cache = Arc::clone(&core.cache);
@@ -164,7 +168,7 @@ impl ServerOutputs {
             interest: core.interest,
             identity: ports.identity.clone(),
             trust_domain: inputs.trust_domain,
-            callers: inputs.callers,
+            callers: inputs.callers.clone(),
             credentials: inputs.credentials,
             members: members_of(inputs.statuses.clone()),
             tokens_count: ports.tokens_count,
@@ -259,6 +263,8 @@ impl ServerOutputs {
             stream_monitor: monitor,
             token: ports.token,
             reader_token: ports.reader_token,
+            traffic: admin::TrafficReader::new(ports.prometheus),
+            callers: inputs.callers,
             announcements: admin::Announcements::default(),
             shared: admin::SharedAnswers::default(),
             browsers: Arc::new(admin::BrowserAccess::new(ports.admin_hosts, session_key)),

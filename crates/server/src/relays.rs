@@ -15,7 +15,6 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::used_invitations::UsedInvitations;
-use crate::replicas::FoundPeers;
 use strait_ads::relays::{RelayFuture, RelayPort, RelayStream};
 use strait_base::codes;
 use strait_base::hex;
@@ -297,20 +296,21 @@ pub(super) async fn follow_members(
     }
 }
 
-/// Starts to follow the number of replicas, and returns this replica's name with the number.
+/// Starts to count the replicas, and returns this replica's name with the number.
 pub(super) fn replica_name(
     name: &str,
-    mut found: watch::Receiver<Arc<FoundPeers>>,
+    count_replicas: impl Fn() -> usize + Send + 'static,
+    interval: Duration,
     tasks: &Supervisor,
 ) -> watch::Receiver<ReplicaName> {
-    let count = found.borrow_and_update().count();
-    let name = ReplicaName { name: name.to_owned(), count };
+    let name = ReplicaName { name: name.to_owned(), count: count_replicas() };
     let (sender, receiver) = watch::channel(name);
     tasks.spawn("replicas for relays", async move {
-        // An error means that the replicas cannot change.
-        while found.changed().await.is_ok() {
-            let count = found.borrow_and_update().count();
+        // The list changes, and certificates show which of its entries is this process.
+        while !sender.is_closed() {
+            let count = count_replicas();
             sender.send_if_modified(|name| std::mem::replace(&mut name.count, count) != count);
+            tokio::time::sleep(interval).await;
         }
     });
     receiver

@@ -32,8 +32,8 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 const SILENT: Duration = Duration::from_secs(5);
 /// Maximum size of a replica's response in bytes.
 pub(super) const ANSWER_BYTES_MAX: usize = 64 << 20;
-/// Interval of reads of the EndpointSlices.
-const LOOK: Duration = Duration::from_secs(5);
+/// Interval of reads of the EndpointSlices, and of counts of the replicas.
+pub(super) const LOOK: Duration = Duration::from_secs(5);
 /// Maximum duration of a read.
 const LOOK_LIMIT: Duration = Duration::from_secs(10);
 /// Name of Strait's own Service.
@@ -117,13 +117,6 @@ pub(super) struct FoundPeers {
     is_known: bool,
 }
 
-impl FoundPeers {
-    /// Returns the number of replicas, with this one.
-    pub(super) fn count(&self) -> usize {
-        1 + self.peers.len()
-    }
-}
-
 /// A request to another replica.
 #[derive(Debug, Clone)]
 pub struct PeerRequest {
@@ -177,14 +170,29 @@ impl OtherReplicas {
         self.authenticator.name().as_str()
     }
 
-    /// Returns the replicas that exist, and follows their changes.
-    pub(super) fn follow(&self) -> watch::Receiver<Arc<FoundPeers>> {
-        self.found.clone()
-    }
-
     /// Returns the other replicas.
     pub fn others(&self) -> Vec<Peer> {
         lock(&self.proven).others(&self.found.borrow().peers)
+    }
+
+    /// Returns the number of replicas, with this one.
+    pub(super) fn count(&self) -> usize {
+        1 + self.others().len()
+    }
+
+    /// Connects to the peers of `--peers` that have not shown a certificate yet: one may be this
+    /// process. A peer of the EndpointSlices has a pod, which shows that it is another process.
+    async fn identify_peers(&self) {
+        let unknown = |peer: &Peer| peer.pod.is_none() && peer.name.is_none();
+        for peer in self.others().into_iter().filter(unknown) {
+            let connecting = timeout(CONNECT_LIMIT, self.authenticator.connect(&peer.address));
+            match connecting.await {
+                Ok(Ok(None)) => self.learn(&peer, None),
+                Ok(Ok(Some(stream))) => self.learn(&peer, Some(stream.peer.as_str())),
+                // It may start later. The list of peers still contains it.
+                Ok(Err(_)) | Err(_) => {}
+            }
+        }
     }
 
     /// Returns whether a request to this peer has reached this process itself.
@@ -216,6 +224,7 @@ impl OtherReplicas {
         loop {
             // It fails if the list never changes, as that of `--peers`.
             let is_known = found.wait_for(|found| found.is_known).await.is_ok();
+            self.identify_peers().await;
             match next_report(&mut reported, is_known.then(|| self.problem()).flatten()) {
                 Some(Some(problem)) => {
                     let code = &codes::REPLICA_MISSING;
@@ -508,13 +517,24 @@ mod tests {
         };
         let tasks = Supervisor::new();
         let (peers, receiver) = watch::channel(found(&[]));
-        let mut name = crate::relays::replica_name("strait-a", receiver, &tasks);
-        for (names, count) in [(&[][..], 1), (&["b"], 2), (&["b", "c"], 3), (&["c"], 2)] {
-            peers.send_replace(found(names));
+        let proven = Arc::<Mutex<ProvenPeers>>::default();
+        let of_relays = Arc::clone(&proven);
+        let count = move || 1 + lock(&of_relays).others(&receiver.borrow().peers).len();
+        let interval = Duration::from_millis(5);
+        let mut name = crate::relays::replica_name("strait-a", count, interval, &tasks);
+        let mut counted = async |count: usize| {
             let counted = name.wait_for(|replica| replica.count == count);
             let counted = timeout(LOOK_LIMIT, counted).await.expect("in time").expect("it runs");
             assert_eq!(counted.name, "strait-a");
+        };
+        for (names, count) in [(&[][..], 1), (&["b"], 2), (&["b", "c"], 3), (&["c"], 2)] {
+            peers.send_replace(found(names));
+            counted(count).await;
         }
+        // The list of `--peers` may contain this process.
+        let listed = Arc::clone(&peers.borrow());
+        lock(&proven).learn(&Peer::at("c:1".to_owned(), None), None, &listed.peers);
+        counted(1).await;
     }
 
     #[test]

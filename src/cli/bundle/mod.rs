@@ -29,7 +29,7 @@ use super::{about, proxy};
 
 /// Paths that are requested without parameters. A path that the control plane's version lacks is
 /// left out.
-const PATHS: [&str; 19] = [
+const PATHS: [&str; 20] = [
     "/livez",
     "/readyz",
     "/metrics",
@@ -49,6 +49,7 @@ const PATHS: [&str; 19] = [
     "/debug/hold",
     "/debug/rollout",
     "/debug/push",
+    "/debug/traffic",
 ];
 /// Maximum number of services whose endpoints are collected.
 const SERVICES_MAX: usize = 1000;
@@ -109,7 +110,7 @@ fn question(row: &Value) -> String {
 
 /// Runs `strait support-bundle`: collects the files, lists them and writes the archive.
 pub(crate) async fn run(args: &BundleArgs) -> CommandResult {
-    let client = AdminClient::new(&args.connect)?;
+    let client = AdminClient::new(&args.connect).await?;
     let now = Timestamp::now();
     let stamp = now.strftime("%Y%m%dT%H%M%SZ");
     let folder = format!("strait-support-{stamp}");

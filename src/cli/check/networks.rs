@@ -23,7 +23,13 @@ pub(super) fn of_networks(networks: &Value, clusters: &Value) -> Vec<Value> {
         let is_used = items(&row["clusters"]).iter().any(has_endpoints);
         if gateways.is_empty() && pending.is_empty() && is_used {
             let fact = "the network has no gateway, so other networks can't reach it";
-            found.push(problem("networks", &codes::NO_GATEWAY, object.clone(), fact));
+            found.push(match ignored_gateway(clusters, &row["network"]) {
+                None => problem("networks", &codes::NO_GATEWAY, object.clone(), fact),
+                Some(claim) => {
+                    let fact = format!("{fact}: {claim} claims it, which has no effect");
+                    problem("networks", &codes::CLAIM_IGNORED, object.clone(), fact)
+                }
+            });
         }
         if let Some(fact) = misspelt(row, networks) {
             found.push(problem("networks", &codes::NETWORK_TYPO, object.clone(), fact));
@@ -45,6 +51,14 @@ pub(super) fn of_networks(networks: &Value, clusters: &Value) -> Vec<Value> {
         }
     }
     found
+}
+
+/// Returns a claim of a gateway to the network that has no effect.
+fn ignored_gateway(clusters: &Value, network: &Value) -> Option<String> {
+    let claims = items(clusters).iter().flat_map(|row| items(&row["ignoredClaims"]));
+    let mut claims = claims.filter(|claim| claim["network"] == *network);
+    let is_of_gateway = |claim: &&Value| text(&claim["claim"]).starts_with("gateway ");
+    claims.find(is_of_gateway).map(|claim| text(&claim["claim"]))
 }
 
 /// Returns the findings about a cluster's network claims that have no effect.
@@ -149,6 +163,32 @@ mod tests {
             ("prod-west", "prod-west", false),
         ] {
             assert_eq!(is_misspelt(name, meant, 2), expected, "{name} {meant}");
+        }
+    }
+
+    #[test]
+    fn gateway_that_may_not_claim_its_network_is_the_cause_of_a_network_without_a_gateway() {
+        let networks = json!([
+            { "network": "n1", "clusters": ["east"], "gateways": [{}], "pending": [] },
+            { "network": "n2", "clusters": ["west"], "gateways": [], "pending": [] },
+        ]);
+        let found = |claim: Value| {
+            let clusters = json!([
+                { "id": "east", "endpoints": 1 },
+                { "id": "west", "endpoints": 1, "ignoredClaims": [claim] },
+            ]);
+            let found = of_networks(&networks, &clusters);
+            (text(&found[0]["code"]), text(&found[0]["fact"]))
+        };
+        let claim = "gateway service strait-system/gateway: policy clusters.west.networks";
+        let (code, fact) = found(json!({ "claim": claim, "network": "n2" }));
+        assert_eq!(code, codes::CLAIM_IGNORED.id);
+        assert!(fact.contains(claim), "{fact}");
+        for other in [
+            json!({ "claim": claim, "network": "n3" }),
+            json!({ "claim": "label topology.istio.io/network of the pod", "network": "n2" }),
+        ] {
+            assert_eq!(found(other).0, codes::NO_GATEWAY.id);
         }
     }
 

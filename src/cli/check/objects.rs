@@ -17,7 +17,7 @@ const NAMED_MAX: usize = 3;
 /// The codes of reasons that are problems: access is not restricted as it seems to be, a policy cannot have the effect that it
 /// states, an object with an error keeps its last valid version or loses a part, proxies answer requests with an error, or
 /// objects are withheld from proxies. Other reasons are notes: `strait check config` prints them with the state of each object.
-const PROBLEMS: [&Code; 26] = [
+const PROBLEMS: [&Code; 28] = [
     &codes::ACCESS_UNREADABLE,
     &codes::ACCESS_PARTLY,
     &codes::ACCESS_NO_EFFECT,
@@ -44,6 +44,8 @@ const PROBLEMS: [&Code; 26] = [
     &codes::TRAFFIC_VALUE,
     &codes::FOREIGN_BYTES,
     &codes::ROUTES_SURPLUS,
+    &codes::ENVOY_FILTER_FIELD,
+    &codes::ENVOY_FILTER_VALUE,
 ];
 /// Reasons that are problems if the object loses a part: TLS that cannot be configured leaves no
 /// connection.
@@ -89,12 +91,24 @@ pub(super) fn of_objects(states: &Value, sources: &Value) -> Vec<Value> {
 }
 
 /// Returns the number of objects, and how many of them are active.
-pub(super) fn looked(states: &Value) -> String {
+pub(super) fn looked(states: &Value, sources: &Value) -> String {
     let all = items(states);
     let in_force = all.iter().filter(|state| state["state"] == "inForce").count();
-    match all.len() {
+    let active = match all.len() {
         1 => format!("{in_force} of 1 object active"),
         count => format!("{in_force} of {count} objects active"),
+    };
+    let absent: Vec<&str> = items(sources)
+        .iter()
+        .flat_map(|source| items(&source["absentKinds"]))
+        .filter_map(Value::as_str)
+        .collect();
+    match absent.as_slice() {
+        [] => active,
+        kinds => format!(
+            "{active}; the config cluster has no CustomResourceDefinition for {}",
+            kinds.join(", ")
+        ),
     }
 }
 
@@ -178,7 +192,12 @@ mod tests {
         let sources =
             json!([{ "warnings": ["AuthorizationPolicy shop/a: STR0820: spec.x: a fact"] }]);
         assert!(of_objects(&refused, &sources).is_empty(), "its source reports it");
-        assert_eq!(looked(&refused), "0 of 1 object active");
+        assert_eq!(looked(&refused, &json!([])), "0 of 1 object active");
+        let sources = json!([{ "name": "config", "absentKinds": ["sidecars", "telemetries"] }]);
+        assert_eq!(
+            looked(&refused, &sources),
+            "0 of 1 object active; the config cluster has no CustomResourceDefinition for sidecars, telemetries"
+        );
     }
 
     #[test]

@@ -127,7 +127,7 @@ pub(super) async fn run(
         let found = probes::gather(hub, &args.probes).await?;
         return report(chosen(args, found)?, junit, &ask.show);
     }
-    let client = AdminClient::new(&ask.connect)?;
+    let client = AdminClient::new(&ask.connect).await?;
     let mut given = None;
     let Some(every) = args.every else {
         return report(requests(args, &client, &mut given).await?, junit, &ask.show);

@@ -12,15 +12,16 @@ use http::{Method, Request, Uri};
 use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use k8s_openapi::api::core::v1::Pod;
 use kube::client::{AuthError, ConfigExt};
 use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig, KubeconfigError};
-use kube::{Client, Config};
+use kube::{Api, Client, Config};
 use serde_json::Value;
+use tokio::io::DuplexStream;
 use tower::{BoxError, ServiceBuilder};
 
-use crate::cli::client::root_cause;
 use crate::cli::failure::{CommandFailure, Exit};
-use crate::cli::output::{clean, items};
+use crate::cli::output::{clean, items, root_cause};
 use strait_base::codes;
 use strait_kube_client::{Access, ApiCredential, Loopback, Redacted};
 use strait_relay::hub::RELAY_ANNOTATION;
@@ -66,6 +67,11 @@ pub(crate) struct HubKubeconfig {
 }
 
 impl HubKubeconfig {
+    /// Returns the usual kubeconfig with this context.
+    pub(crate) fn of_context(context: &str) -> Self {
+        Self { kubeconfig: None, context: Some(context.to_owned()) }
+    }
+
     /// Returns the config cluster with the control plane in this namespace.
     pub(crate) fn hub(&self, namespace: String) -> Hub {
         Hub { kubeconfig: self.clone(), namespace }
@@ -289,12 +295,22 @@ impl ClusterApi {
         &self,
         seconds: u64,
     ) -> Result<Option<(String, String)>, CommandFailure> {
+        let spec = serde_json::json!({ "expirationSeconds": seconds });
+        self.request_token(super::manifests::TOKEN_PATH, &spec).await
+    }
+
+    /// Requests a token of the service account at `path`, and returns it with its expiry. Returns
+    /// `None` if the account does not exist.
+    pub(crate) async fn request_token(
+        &self,
+        path: &str,
+        spec: &Value,
+    ) -> Result<Option<(String, String)>, CommandFailure> {
         let request = serde_json::json!({
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
-            "spec": { "expirationSeconds": seconds },
+            "spec": spec,
         });
-        let path = super::manifests::TOKEN_PATH;
         let json = "application/json";
         let Some(answer) = self.request(Method::POST, path, json, Some(&request)).await? else {
             return Ok(None);
@@ -380,31 +396,61 @@ impl ClusterApi {
         };
         match answer {
             Ok(value) => Ok(Some(value)),
-            Err(kube::Error::Api(status)) => match status.code {
-                404 => Ok(None),
-                401 => Err(self.refused(&what)),
-                403 => Err(CommandFailure::new(
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+            Err(error) => Err(self.failure(&what, &error)),
+        }
+    }
+
+    /// Opens a connection to a port of a pod through the API server and the kubelet. If the pod
+    /// does not accept it, the returned future has the reason of the kubelet.
+    pub(crate) async fn dial_pod(
+        &self,
+        namespace: &str,
+        pod: &str,
+        port: u16,
+    ) -> Result<(DuplexStream, impl Future<Output = Option<String>> + use<>), CommandFailure> {
+        let pods = Api::<Pod>::namespaced(self.client.clone(), namespace);
+        let what = format!("port-forward to pod {namespace}/{pod} in {}", self.context);
+        let Ok(dialled) = tokio::time::timeout(REQUEST_LIMIT, pods.portforward(pod, &[port])).await
+        else {
+            return Err(self.away(&format!("no answer within {} s", REQUEST_LIMIT.as_secs())));
+        };
+        let mut forward = dialled.map_err(|error| self.failure(&what, &error))?;
+        let (stream, error) = (forward.take_stream(port), forward.take_error(port));
+        stream.zip(error).ok_or_else(|| CommandFailure::failed(format!("{what}: no stream")))
+    }
+
+    fn failure(&self, what: &str, error: &kube::Error) -> CommandFailure {
+        match error {
+            kube::Error::Api(status) => match status.code {
+                401 => self.refused(what),
+                403 => CommandFailure::new(
                     Exit::NoRights,
                     format!("{what}: {}", clean(&status.message)),
                 )
                 .next(next_of_forbidden(&self.context, &status.message))
-                .denied()),
-                code => Err(CommandFailure::failed(format!(
+                .denied(),
+                code => CommandFailure::failed(format!(
                     "{what} answered {code}: {}",
                     clean(&status.message)
-                ))),
+                )),
             },
-            Err(kube::Error::Auth(error)) => Err(no_credential(&self.context, &error)),
-            Err(kube::Error::SerdeError(_)) => Err(CommandFailure::failed(format!(
-                "{what}: the response is not one of an API server"
-            ))),
-            Err(error) => Err(match strait_kube_client::ApiError::from_exchange(&what, &error) {
-                strait_kube_client::ApiError::Unauthorized(_) => self.refused(&what),
+            kube::Error::Auth(error) => no_credential(&self.context, error),
+            kube::Error::SerdeError(_) => {
+                CommandFailure::failed(format!("{what}: the response is not one of an API server"))
+            }
+            kube::Error::UpgradeConnection(error) => CommandFailure::failed(format!(
+                "{what}: the API server, or a proxy in front of it, does not open a WebSocket: {}",
+                clean(&error.to_string())
+            ))
+            .next(format!("kubectl --context {} version", self.context)),
+            error => match strait_kube_client::ApiError::from_exchange(what, error) {
+                strait_kube_client::ApiError::Unauthorized(_) => self.refused(what),
                 strait_kube_client::ApiError::Tls(fact) => {
                     self.away(&fact).code(codes::TLS_FAILED.id).next(codes::TLS_FAILED.next)
                 }
                 error => self.away(&error.to_string()),
-            }),
+            },
         }
     }
 

@@ -23,6 +23,9 @@ const PACE: Duration = Duration::from_millis(500);
 /// Time that a reason must last before it ends the wait: the first attempt may have been too early.
 const STANDS: Duration = Duration::from_secs(1);
 
+/// Time after a change of a cluster in which its version reaches the streams of all proxies.
+const PUBLISHED: Duration = Duration::from_secs(2);
+
 /// Flags of commands that change a member.
 #[derive(Debug, Clone, Args)]
 pub(super) struct Wait {
@@ -71,9 +74,63 @@ impl Wait {
 
     /// Rejects an invalid `--server` before anything is changed.
     pub(super) fn check(&self) -> Result<(), CommandFailure> {
-        match AdminClient::new(&self.connect()) {
-            Err(failure) if failure.exit == Exit::Usage => Err(failure),
-            _ => Ok(()),
+        match self.server.forwards() {
+            true => Ok(()),
+            false => self.server.url().map(|_| ()),
+        }
+    }
+
+    /// Waits until the goal is reached and all proxies have acknowledged the change, so that none
+    /// sends requests to the cluster any more. After the timeout, reports the proxies that are left.
+    pub(super) async fn withdrawn(&self, id: &ClusterId, goal: &Goal) {
+        if self.no_wait {
+            return;
+        }
+        let deadline = Instant::now() + self.timeout.0;
+        let mut reached: Option<Instant> = None;
+        loop {
+            let asked = async {
+                let client = AdminClient::new(&self.connect()).await?;
+                let clusters = client.get("/debug/clusters", &[]).await?.value;
+                let proxies = client.get("/debug/summary", &[]).await?.value["proxies"].take();
+                Ok::<_, CommandFailure>((clusters, proxies))
+            };
+            let (clusters, proxies) = match asked.await {
+                Ok(answers) => answers,
+                Err(failure) => {
+                    tell!(
+                        "! the control plane can't be queried from here, so proxies may still send requests to cluster {id}: {}",
+                        failure.message()
+                    );
+                    return;
+                }
+            };
+            let is_reached = step(items(&clusters), id.as_str(), goal) == FollowStep::Done;
+            reached = is_reached.then(|| reached.unwrap_or_else(Instant::now));
+            let [waiting, refusing] =
+                ["waiting", "refusing"].map(|field| proxies[field].as_u64().unwrap_or(0));
+            if waiting == 0 && reached.is_some_and(|at| at.elapsed() >= PUBLISHED) {
+                if refusing > 0 {
+                    tell!(
+                        "! {refusing} proxies refuse their configuration and may still send requests to cluster {id}: strait proxy list"
+                    );
+                }
+                return done(&format!("no proxy sends requests to cluster {id} any more"));
+            }
+            if Instant::now() >= deadline {
+                let left = match reached {
+                    Some(_) => {
+                        format!("{waiting} proxies have not acknowledged it: strait proxy list")
+                    }
+                    None => "the control plane has not withdrawn its endpoints".to_owned(),
+                };
+                tell!(
+                    "! after {} {left}; requests to cluster {id} may fail from now on",
+                    self.timeout
+                );
+                return;
+            }
+            sleep(PACE).await;
         }
     }
 
@@ -83,7 +140,7 @@ impl Wait {
             return Ok(Exit::Fine);
         }
         let check = format!("strait cluster get {id}");
-        let client = AdminClient::new(&self.connect());
+        let client = AdminClient::new(&self.connect()).await;
         let deadline = Instant::now() + self.timeout.0;
         let mut last = String::new();
         let mut trouble: Option<(String, Instant)> = None;

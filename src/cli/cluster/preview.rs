@@ -79,7 +79,7 @@ pub(super) async fn preview(
     };
     let mut trouble: Vec<String> = no_services.into_iter().chain(no_slices).collect();
     let asked = async {
-        let client = AdminClient::new(connect)?;
+        let client = AdminClient::new(connect).await?;
         let merged = client.get("/debug/services", &[]).await?.value;
         let networks = client.get("/debug/networks", &[]).await?.value;
         let network = facts.network.clone().unwrap_or_default();

@@ -1,7 +1,7 @@
 //! `strait cluster remove`: deletes the Secret, which ends the membership.
 
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::api::{full_name, holds, is_relayed, path_of};
 use super::follow::{Goal, Wait};
@@ -9,14 +9,15 @@ use super::manifests::{self, More, Rbac};
 use super::{ClusterChange, done, gateway, istio_service, webhook};
 use crate::cli::failure::{CommandResult, Exit};
 use strait_model::{ClusterId, ImportMode};
+use strait_sources::clusters::secret::MODE_ANNOTATION;
 
 /// `strait cluster remove`.
 #[derive(Debug, Args)]
 pub(crate) struct RemoveArgs {
     /// ID of the cluster
     name: String,
-    /// Also remove the reader from the cluster of this context; this affects every control plane
-    /// that uses it
+    /// Also remove the reader and the gateway from the cluster of this context, once no proxy uses
+    /// its endpoints; this affects every control plane that uses the reader
     #[arg(long, value_name = "CONTEXT")]
     purge: Option<String>,
     #[command(flatten)]
@@ -38,7 +39,7 @@ pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
     if secrets.is_empty() && remote.is_none() {
         return Err(args.change.hub.no_member(&hub, id));
     }
-    let alone = |secret: &serde_json::Value| {
+    let alone = |secret: &Value| {
         is_relayed(secret) || secret["data"].as_object().is_none_or(|data| data.len() <= 1)
     };
     let mut plan = String::new();
@@ -52,6 +53,9 @@ pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
         );
     }
     if let Some(remote) = &remote {
+        if !secrets.is_empty() {
+            plan += "  before, its endpoints are withdrawn, and the command waits until no proxy uses them\n";
+        }
         plan += &format!(
             "Will remove from {}: clusterrolebinding, clusterrole and namespace strait-reader with all its tokens,\n  \
              mutatingwebhookconfiguration strait-inject: new pods get no sidecar any more;\n  \
@@ -61,6 +65,16 @@ pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
     }
     if !args.change.confirmed(&plan).await? {
         return Ok(Exit::Fine);
+    }
+    let cluster = ClusterId::from(id.as_str());
+    // A drain would affect the other clusters of a Secret too.
+    let drains = remote.is_some() && secrets.iter().all(alone);
+    if drains && !secrets.is_empty() {
+        let drain = json!({ "metadata": { "annotations": { MODE_ANNOTATION: "drain" } } });
+        for secret in &secrets {
+            hub.merge(&path_of(secret), &drain).await?;
+        }
+        args.wait.withdrawn(&cluster, &Goal::Mode(Some("drain"))).await;
     }
     for secret in &secrets {
         let path = path_of(secret);
@@ -72,6 +86,9 @@ pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
         done(&format!("cluster {id} removed from secret {}", full_name(secret)));
     }
     if let Some(remote) = remote {
+        if !drains {
+            args.wait.withdrawn(&cluster, &Goal::Gone).await;
+        }
         // Otherwise its API server would keep calling the webhook.
         for manifest in [webhook::named()].iter().chain(webhook::rights().iter().rev()) {
             remote.delete(&path_of(manifest)).await?;
@@ -102,7 +119,7 @@ pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
         done(&format!("removed the reader from {}", remote.context));
     }
     match args.wait.wait {
-        true => args.wait.follow(&ClusterId::from(id.as_str()), &Goal::Gone).await,
+        true => args.wait.follow(&cluster, &Goal::Gone).await,
         false => Ok(Exit::Fine),
     }
 }

@@ -16,8 +16,9 @@ use tempfile::TempDir;
 use super::expected::{Holdings, SettledProxy, holdings};
 use super::show;
 use super::world::{CLIENT, SHOP, SYSTEM, World};
-use crate::cli::client::{self, Connect, root_cause};
+use crate::cli::client::{self, Connect};
 use crate::cli::failure::CommandFailure;
+use crate::cli::output::root_cause;
 use strait_base::durable;
 use strait_base::task::Supervisor;
 use strait_identity::authority::IssuedCertificate;
@@ -111,7 +112,8 @@ impl DemoMesh {
             .await
             .map_err(|error| CommandFailure::failed(error.to_string()))?;
         let admin =
-            client::AdminClient::new(&Connect::to(server_url(&bound), bound.token_file.clone()))?;
+            client::AdminClient::new(&Connect::to(server_url(&bound), bound.token_file.clone()))
+                .await?;
         let (proxies, tasks) = (Vec::new(), Supervisor::new());
         let mesh = Self { world, proxies, api_servers, admin, bound, ca, tasks, folder: owned };
         let ready = mesh.bound.readiness.clone();
@@ -371,6 +373,7 @@ fn serve_args(folder: &Path, address: IpAddr) -> ServeArgs {
         inject: Default::default(),
         admin_token_file: None,
         admin_reader_token_file: None,
+        prometheus: None,
         tls_cert: None,
         tls_key: None,
         client_ca: None,

@@ -79,7 +79,8 @@ it, so that every replica decides equally. A longer range always wins over a sho
         "Remove the label, or change the setting that determines the network: strait cluster get ID", "\
 A label or the mesh networks assign something in the cluster to another network than the annotation
 strait.dev/network of its Secret, or than the policy allows. The Secret and the policy take precedence,
-because they belong to the operator. The ignored claim is shown for information.";
+because they belong to the operator. An ignored claim is a problem if it leaves a network without a gateway,
+and otherwise shown for information.";
 
     /// explain: network.
     NOT_SEEN = "STR0413", "the proxy excludes the network",

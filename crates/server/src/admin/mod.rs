@@ -5,6 +5,7 @@
 //! anything. docs/reference/interface.md documents the responses, and the CLI uses nothing else.
 
 mod access;
+mod accounts;
 mod across;
 mod announcements;
 mod events;
@@ -30,6 +31,7 @@ mod summary;
 mod tally;
 mod token;
 mod topics;
+mod traffic;
 mod views;
 mod walk;
 
@@ -50,6 +52,8 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
+pub use self::accounts::{ADMIN_ACCOUNT, AUDIENCE, VIEWER_ACCOUNT};
+use self::accounts::{AccountRights, authorization};
 pub use self::announcements::Announcements;
 use self::events::EventsQuery;
 use self::failure::{AdminFailure, AdminResult, bad, pretty};
@@ -64,6 +68,7 @@ pub use self::stored::{StoredAnswer, StoredAnswers, serve_stored};
 pub use self::tally::WithheldTally;
 pub use self::token::{Token, TokenError, runtime_directory};
 use self::topics::PageTopics;
+pub use self::traffic::TrafficReader;
 use crate::metrics::{self, WithheldCounts};
 use strait_ads::connections::OpenStream;
 use strait_ads::replicas::ReplicaConnection;
@@ -161,6 +166,7 @@ fn router(sources: Arc<Sources>, workers: Workers) -> Router {
         .route_layer(middleware::from_fn_with_state(Arc::clone(&sources), share))
         // Long-running, but not work for the workers.
         .route("/api/changes", get(versions))
+        .route("/debug/traffic", get(traffic))
         // The outermost layer, so that unauthenticated clients cause no work.
         .route_layer(middleware::from_fn_with_state(Arc::clone(&sources), authorize));
     // Sessions and the reader token can neither create sessions nor change anything.
@@ -232,10 +238,20 @@ async fn authorize(State(sources): SourcesState, request: Request, next: Next) -
         }
         return answer;
     }
-    holds_token(State(sources), request, next).await
+    if !sources.token.allows(authorization(request.headers()))
+        && accounts::rights(&sources, request.headers()).await.is_some()
+    {
+        return next.run(request).await;
+    }
+    with_token(&sources.token, request, next).await
 }
 
 async fn holds_token(State(sources): SourcesState, request: Request, next: Next) -> Response {
+    if !sources.token.allows(authorization(request.headers()))
+        && accounts::rights(&sources, request.headers()).await == Some(AccountRights::Admin)
+    {
+        return next.run(request).await;
+    }
     with_token(&sources.token, request, next).await
 }
 
@@ -249,8 +265,9 @@ async fn with_token(token: &Token, request: Request, next: Next) -> Response {
     refusal
 }
 
-fn authorization(headers: &HeaderMap) -> Option<&str> {
-    headers.get(header::AUTHORIZATION)?.to_str().ok()
+/// Returns the rates, errors and latency of clusters and services.
+async fn traffic(State(sources): SourcesState) -> AdminResult {
+    Ok(pretty(StatusCode::OK, &sources.traffic.read().await))
 }
 
 /// Returns a code with which a browser opens one session.
@@ -266,7 +283,7 @@ async fn versions(State(sources): SourcesState) -> AdminResult {
 async fn unknown() -> AdminFailure {
     AdminFailure(
         StatusCode::NOT_FOUND,
-        "unknown path; available are / (the page) /livez /readyz /metrics /debug/{clusters,sources,services,endpoints,networks,addresses,proxies,summary,config_dump,explain,access,config,events,history,hold,rollout,diff,scope,codes,certificates,mesh,policy,push,replicas}".into(),
+        "unknown path; available are / (the page) /livez /readyz /metrics /debug/{clusters,sources,services,endpoints,networks,addresses,proxies,summary,config_dump,explain,access,config,events,history,hold,rollout,diff,scope,codes,certificates,mesh,policy,push,replicas,traffic}".into(),
     )
 }
 

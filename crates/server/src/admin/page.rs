@@ -70,6 +70,7 @@ const FILES: &[PageFile] = page_files! {
     "proxies.js": SCRIPT,
     "explain.js": SCRIPT,
     "timeline.js": SCRIPT,
+    "traffic.js": SCRIPT,
     "change.js": SCRIPT,
     "rollout.js": SCRIPT,
     "mend.js": SCRIPT,

@@ -17,6 +17,7 @@ use super::port::ConnectionLimiter;
 use super::shared::SharedAnswers;
 use super::tally::WithheldTally;
 use super::token::Token;
+use super::traffic::TrafficReader;
 use crate::metrics::{Metrics, WithheldCounts};
 use crate::replicas::OtherReplicas;
 use crate::stream_monitor::StreamMonitor;
@@ -37,6 +38,7 @@ use strait_model::mesh_config::SourceProblem;
 use strait_model::policy::Policy;
 use strait_model::{Proxy, SharedServices};
 use strait_relay::hub::RelayHub;
+use strait_sources::clusters::callers::MemberCallers;
 use strait_sources::clusters::status::ClusterStatus;
 use strait_sources::members::MemberSources;
 use strait_sources::policy_watch::WatchedFile;
@@ -119,6 +121,10 @@ pub struct Sources {
     pub token: Token,
     /// Token with read-only access, if there is one.
     pub reader_token: Option<Token>,
+    /// Reads traffic from Prometheus.
+    pub traffic: TrafficReader,
+    /// Verifies tokens of the config cluster's service accounts.
+    pub callers: Arc<MemberCallers>,
     /// Announcements of changes to pages.
     pub announcements: Announcements,
     /// Recent responses to pages.

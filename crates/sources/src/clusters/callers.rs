@@ -148,6 +148,38 @@ impl MemberCallers {
         self.reviews.forget_gone(&*self.config.pods);
     }
 
+    /// Returns the service account of the system namespace to which the config cluster issued
+    /// `token` for `audience`. The API server decides, so a deleted account loses access.
+    ///
+    /// # Errors
+    /// Fails if the token is not such a token, or if the API server rejects it or cannot be reached.
+    pub async fn system_account(
+        &self,
+        token: &str,
+        audience: &str,
+    ) -> Result<String, CallerRefusal> {
+        let refused = |flaw: TokenFlaw| {
+            CallerRefusal::unauthenticated(&codes::TOKEN_REFUSED, flaw.to_string())
+        };
+        let signed = SignedToken::read(token).map_err(refused)?;
+        let audiences = [audience.to_owned()];
+        signed.check(&audiences, SystemTime::now()).map_err(refused)?;
+        let claims = signed.unverified();
+        if claims.namespace != self.config.system_namespace {
+            return Err(refused(TokenFlaw::Form("sub")));
+        }
+        let unchecked =
+            || CallerRefusal::unchecked("the config cluster cannot be contacted now".to_owned());
+        let cluster = self.unnamed().ok_or_else(unchecked)?;
+        let keys = self.keys.borrow().get(&cluster).cloned();
+        self.offline(&cluster, &signed, keys.as_deref()).map_err(refused)?;
+        self.foreign_issuer(&cluster, claims, keys.is_some())?;
+        let client = self.config.clients.borrow().get(&cluster).cloned();
+        let client = client.ok_or_else(unchecked)?;
+        self.reviews.review_token(&cluster, &client, token, claims, &audiences, None).await?;
+        Ok(claims.service_account.clone())
+    }
+
     async fn verified(&self, token: &str, cluster: &ClusterId) -> Result<Caller, CallerRefusal> {
         let cluster = self.config.aliases.get(cluster).unwrap_or(cluster);
         let known_clusters = Arc::clone(&self.config.known.borrow());

@@ -233,6 +233,7 @@ async fn run(
             }
             own_facts.objects = own_objects.others.len();
             own_facts.warnings = lines(&own_objects.warnings);
+            own_facts.absent_kinds = own_objects.absent.iter().copied().collect();
             report_shadowed(&config.source_statuses, &own_name, &mut own_facts, &merged.shadowed);
             objects.send_if_modified(|current| {
                 let modified = current.as_deref() != Some(&merged.objects);

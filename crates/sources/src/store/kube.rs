@@ -419,6 +419,8 @@ struct StoreIndex {
     warnings: BTreeMap<(StoreReader, Option<ObjectName>), Warning>,
     /// Readers that fail, and why.
     failing: BTreeMap<StoreReader, (&'static str, String)>,
+    /// Kinds of the mesh's objects that the API server does not have.
+    absent: BTreeSet<&'static str>,
     /// Objects from before the start that the first reader of a group, and the other, have mostly
     /// not found yet. First lists are compared with them.
     expected: BTreeMap<StoreReader, BTreeSet<ObjectName>>,
@@ -477,6 +479,7 @@ impl StoreIndex {
                     self.namespaces.retain(|name, _| names.contains(name));
                 }
                 self.warnings.retain(|(found_by, _), _| *found_by != reader);
+                self.absent.remove(reader.plural());
                 for object in filling(objects) {
                     self.take(reader, object);
                 }
@@ -670,6 +673,7 @@ impl StoreIndex {
         }
         if matches!((reader, error), (StoreReader::Config(_), ApiError::NotFound(_))) {
             // The kind is not installed. Requests continue.
+            self.absent.insert(reader.plural());
             return;
         }
         let code = match error {
@@ -719,6 +723,7 @@ impl StoreIndex {
             config_maps: self.config_maps.values().cloned().collect(),
             namespaces: self.namespaces.values().cloned().collect(),
             others: self.config_objects.clone(),
+            absent: self.absent.clone(),
             warnings,
             ..Objects::default()
         }

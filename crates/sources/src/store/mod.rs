@@ -60,6 +60,9 @@ pub struct Objects {
     /// Warnings about objects that could not be read; they are replaced by their previous version,
     /// or omitted.
     pub warnings: Vec<Warning>,
+    /// Kinds, in plural, that the API server does not have, as their CustomResourceDefinition is not
+    /// installed.
+    pub absent: BTreeSet<&'static str>,
     /// Set if objects may be missing: the file that could not be read completely and whose earlier
     /// content is unknown.
     pub partial: Option<Arc<str>>,

@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { h, icon } from "./dom.js";
-import { number, plural, text } from "./format.js";
+import { NONE, number, plural, text } from "./format.js";
 import { help, mend } from "./mend.js";
 import { badge, table } from "./table.js";
 
@@ -12,11 +12,11 @@ import { badge, table } from "./table.js";
 export const changeHref = (row) => `#/timeline/${encodeURIComponent(row.seq)}`;
 
 /** Formats a duration like the CLI. @param {unknown} ms */
-export const milliseconds = (ms) => typeof ms === "number" ? `${ms.toFixed(1)} ms` : "<none>";
+export const milliseconds = (ms) => typeof ms === "number" ? `${ms.toFixed(1)} ms` : NONE;
 
 /** Formats an object that caused a change, in the CLI's words. @param {any} cause */
 export function causeName(cause) {
-  if (!cause) return "<none>";
+  if (!cause) return NONE;
   const name = cause.namespace ? ` ${cause.namespace}/${cause.name}` : cause.name ? ` ${cause.name}` : "";
   return `${cause.kind}${name}${cause.cluster ? ` in ${cause.cluster}` : ""}`;
 }

@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { h } from "./dom.js";
 import { number, plural, text, until } from "./format.js";
-import { note, strip } from "./history.js";
+import { lastHour, note } from "./history.js";
 import { clusterHref, facts, heard } from "./map.js";
 import { clusterLook, isWell, keptBack } from "./states.js";
 import { badge, table } from "./table.js";
@@ -45,7 +45,7 @@ export function clustersPage({ place, redraw, go }) {
         { header: "Cluster", cell: (row) => h("a", { href: `#/clusters/${encodeURIComponent(row.id)}` }, row.id), key: (row) => row.id },
         { header: "Network", cell: (row) => text(row.network), key: (row) => text(row.network) },
         { header: "State", cell: (row) => badge(clusterLook(row), row.state), key: (row) => clusterLook(row).rank },
-        { header: "Last hour", cell: strip },
+        { header: "Last hour", cell: lastHour },
         { header: "Last contact", cell: heard, key: (row) => -(Date.parse(row.lastContact) || 0) },
         { header: "Services", cell: (row) => number(row.services), key: (row) => row.services, number: true },
         { header: "Endpoints", cell: (row) => number(row.endpoints), key: (row) => row.endpoints, number: true },
@@ -66,7 +66,7 @@ function one(id, rows, needs) {
     body: () => row ? [
       h("p", { class: "links" }, h("a", { href: clusterHref(id) }, "On the map"),
         h("a", { href: `#/proxies?filter=${encodeURIComponent(`@${id}`)}` }, "Its proxies"), h("a", { href: "#/clusters" }, "All clusters")),
-      h("section", { class: `card ${isWell(row) ? "" : clusterLook(row).tone}` }, h("p", { class: "fine last-hour" }, "Last hour, since you opened this page", strip(row)), facts(row)),
+      h("section", { class: `card ${isWell(row) ? "" : clusterLook(row).tone}` }, h("p", { class: "fine last-hour" }, "Last hour, since you opened this page", lastHour(row)), facts(row)),
       ...standbys.map((standby) => h("section", { class: "card" }, h("h2", {}, "On standby"), facts(standby))),
     ] : [h("section", { class: "card notice" }, h("h2", {}, "Cluster not found"), h("p", {}, `${id} is not a member of the mesh. It was removed, or never was a member.`), h("p", {}, h("a", { href: "#/clusters" }, "All clusters")))],
   };

@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { h, icon } from "./dom.js";
-import { number, plural, proxyName, proxyPlace, text } from "./format.js";
+import { NONE, number, plural, proxyName, proxyPlace, text } from "./format.js";
 import { badge, table } from "./table.js";
 
 /** @typedef {import("./main.js").Context} Context @typedef {import("./main.js").View} View */
@@ -34,7 +34,7 @@ export function why(row, byItself) {
   } else if (row.via === "direct") parts.push(byItself ? "resolved by the proxy itself" : "same network");
   else if (row.via) parts.push("through the gateway of its network");
   if (typeof row.priority === "number") parts.push(`priority ${row.priority}`);
-  return parts.join("; ") || "<none>";
+  return parts.join("; ") || NONE;
 }
 
 /** @param {any} row */

@@ -1,4 +1,7 @@
-// Formats values in the same words as the CLI.
+// Formats values in the same words as the CLI, except for empty ones.
+
+/** What is shown for an empty value. */
+export const NONE = "\u2013";
 
 /** @param {number} total seconds */
 export function span(total) {
@@ -41,13 +44,13 @@ export const now = () => standing ?? Date.now() - skew;
 export function age(time, asOf) {
   const at = typeof time === "string" ? Date.parse(time) : NaN;
   const then = asOf === undefined || standing !== null ? now() : asOf - skew;
-  return Number.isNaN(at) ? "<none>" : span((then - at) / 1000);
+  return Number.isNaN(at) ? NONE : span((then - at) / 1000);
 }
 
 /** @param {unknown} time RFC 3339, or null */
 export function until(time) {
   const at = typeof time === "string" ? Date.parse(time) : NaN;
-  return Number.isNaN(at) ? "<none>" : span((at - now()) / 1000);
+  return Number.isNaN(at) ? NONE : span((at - now()) / 1000);
 }
 
 /** @param {unknown} value */
@@ -60,10 +63,10 @@ export function plural(count, one, many = `${one}s`) {
   return `${number(count)} ${count === 1 ? one : many}`;
 }
 
-/** Returns `<none>` for an empty value, like every table of the CLI. @param {unknown} value @returns {string} */
+/** Returns a dash for an empty value. @param {unknown} value @returns {string} */
 export function text(value) {
-  if (Array.isArray(value)) return value.length ? value.map(text).join(",") : "<none>";
-  return value === null || value === undefined || value === "" ? "<none>" : String(value);
+  if (Array.isArray(value)) return value.length ? value.map(text).join(",") : NONE;
+  return value === null || value === undefined || value === "" ? NONE : String(value);
 }
 
 /** @param {any} gateway */

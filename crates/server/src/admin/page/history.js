@@ -1,8 +1,8 @@
 // States of clusters as far as this page has seen them. States from before the page was opened are not known, except for
 // the start of the state that lasts, which the control plane reports.
 
-import { svg } from "./dom.js";
-import { now } from "./format.js";
+import { h, svg } from "./dom.js";
+import { age, now } from "./format.js";
 import { clusterLook } from "./states.js";
 
 const HOUR = 3_600_000;
@@ -46,7 +46,7 @@ export function note(clusters, at) {
 }
 
 /** Draws the last hour as a strip that ends now, at the right. Unknown times stay empty. @param {any} cluster */
-export function strip(cluster) {
+function strip(cluster) {
   const end = now();
   const x = (/** @type {number} */ at) => Math.max(0, 120 - ((end - at) / HOUR) * 120);
   return svg("svg", { class: "strip", viewBox: "0 0 120 12", "aria-hidden": "true", focusable: "false" },
@@ -56,3 +56,9 @@ export function strip(cluster) {
       width: Math.max(1.5, x(stretch.to) - x(stretch.from)).toFixed(1), height: 10,
     })));
 }
+
+/** Draws the last hour, and says since when the state lasts: a short time is hardly visible. @param {any} cluster */
+export const lastHour = (cluster) => [
+  strip(cluster),
+  h("span", { class: "fine" }, typeof cluster.since === "string" ? `${cluster.state} for ${age(cluster.since)}` : cluster.state),
+];

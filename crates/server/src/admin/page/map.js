@@ -8,6 +8,7 @@ import { help, mend } from "./mend.js";
 import { heldTrouble, rolloutChip, rolloutTroubles } from "./rollout.js";
 import { PROXIES, clusterLook, entryLook, isTrouble, isWell, keptBack, needsLook } from "./states.js";
 import { badge, table } from "./table.js";
+import * as traffic from "./traffic.js";
 
 /** @typedef {import("./main.js").Context} Context @typedef {import("./main.js").View} View */
 
@@ -29,8 +30,8 @@ const ALL_LANES = 6;
  * @typedef {{ areas: Area[], clusters: any[], proxies: any, rollout: any, settings: Trouble[] }} Mesh
  */
 
-/** @type {{ areas: Area[], selected: string | null }} */
-let shown = { areas: [], selected: null };
+/** @type {{ areas: Area[], selected: string | null, traffic: any }} */
+let shown = { areas: [], selected: null, traffic: null };
 
 /** Text that identifies the drawn lanes, to find out whether they have changed. */
 let drawn = "";
@@ -38,8 +39,10 @@ let drawn = "";
 /** Proxies of the mesh if there is no summary, as in a bundle of an older control plane. */
 const NO_PROXIES = { connected: 0, refusing: 0, waiting: 0, clusters: {}, refusals: [] };
 
-/** @param {string} network */
+/** Returns the name of a network for links and commands. @param {string} network */
 const called = (network) => (network === "" ? "<none>" : network);
+/** Returns the name of a network for readers. @param {string} network */
+const titled = (network) => (network === "" ? "without a name" : network);
 /** @param {string} name */
 export const clusterHref = (name) => `#/map/cluster/${encodeURIComponent(name)}`;
 /** @param {string} name */
@@ -88,12 +91,12 @@ export function mapPage({ place, redraw }) {
   const [kind, name] = place.parts;
   const cluster = kind === "cluster" ? whole.clusters.find((one) => one.id === name) : undefined;
   const area = kind === "network" ? whole.areas.find((one) => called(one.name) === name) : undefined;
-  shown = { areas: whole.areas, selected: area?.name ?? (cluster ? whole.areas.find((one) => one.clusters.includes(cluster))?.name ?? null : null) };
+  shown = { areas: whole.areas, selected: area?.name ?? (cluster ? whole.areas.find((one) => one.clusters.includes(cluster))?.name ?? null : null), traffic: traffic.measured() };
     // Ask here: `body` runs after `api.end`, too late to ask for anything.
   if (kind || whole.settings.length > 0) api.get("/debug/codes");
   const command = cluster ? ["strait", "cluster", "get", cluster.id] : area ? ["strait", "network", "get", called(area.name)] : ["strait", "status"];
   return {
-    title: cluster ? `Cluster ${cluster.id}` : area ? `Network ${called(area.name)}` : "Map",
+    title: cluster ? `Cluster ${cluster.id}` : area ? `Network ${titled(area.name)}` : "Map",
     command, needs, lead: summary(whole),
     body: () => [
       h("div", { class: "split" },
@@ -103,7 +106,7 @@ export function mapPage({ place, redraw }) {
       whole.clusters.length > 0 && h("details", { class: "under" },
         h("summary", {}, "The map as tables"),
         table("networks", [
-          { header: "Network", cell: (one) => h("a", { href: networkHref(one.name) }, called(one.name)), key: (one) => one.name },
+          { header: "Network", cell: (one) => h("a", { href: networkHref(one.name) }, titled(one.name)), key: (one) => one.name },
           { header: "Entry", cell: (one) => badge(one.entry, one.entry.word), key: (one) => one.entry.rank },
           { header: "Gateways", cell: (one) => text(one.row.gateways.map(gatewayText)) },
           { header: "Clusters", cell: (one) => number(one.clusters.length), key: (one) => one.clusters.length, number: true },
@@ -116,7 +119,14 @@ export function mapPage({ place, redraw }) {
           { header: "Last contact", cell: heard },
           { header: "Endpoints", cell: (one) => number(one.endpoints), key: (one) => one.endpoints, number: true },
           { header: "Withheld", cell: (one) => number(one.withheld), key: (one) => one.withheld, number: true },
-        ], whole.clusters, redraw, { caption: "Clusters" })),
+        ], whole.clusters, redraw, { caption: "Clusters" }),
+        shown.traffic && (shown.traffic.problem ? h("p", { class: "fine" }, shown.traffic.problem) : table("traffic", [
+          { header: "From", cell: (one) => one.source, key: (one) => one.source },
+          { header: "To", cell: (one) => one.destination, key: (one) => one.destination },
+          { header: "Requests", cell: traffic.rate, key: (one) => one.rate, number: true },
+          { header: "Errors", cell: traffic.errors, key: (one) => one.errors, number: true },
+          { header: "95th percentile", cell: traffic.latency, key: (one) => one.p95 ?? 0, number: true },
+        ], shown.traffic.clusters, redraw, { caption: `Traffic of the last ${shown.traffic.window}, from Prometheus` }))),
     ],
   };
 }
@@ -167,9 +177,9 @@ function land(area, whole, crowd, selected) {
   const broken = entries && area.entry.rank > 0;
   return h("section", {
     class: `land ${broken ? area.entry.tone : ""} ${shown.selected === area.name ? "chosen" : ""}`,
-    "data-key": `area-${area.name}`, "data-area": area.name, "aria-label": `Network ${called(area.name)}`,
+    "data-key": `area-${area.name}`, "data-area": area.name, "aria-label": `Network ${titled(area.name)}`,
   },
-    h("h2", {}, h("a", { href: networkHref(area.name) }, called(area.name))),
+    h("h2", {}, h("a", { href: networkHref(area.name) }, titled(area.name))),
     entries && h("p", { class: `port ${area.entry.tone}` }, icon(area.entry.icon),
       h("span", {}, area.entry.rank > 0 ? area.entry.word : area.row.gateways.length === 1 ? gatewayText(area.row.gateways[0])
         : area.row.gateways.length ? plural(area.row.gateways.length, "gateway") : area.entry.word)),
@@ -239,7 +249,7 @@ function troubles(whole) {
       text: `${plural(keptBack(one), "endpoint")} withheld from proxies of other networks${Object.keys(one.withheldBy ?? {}).filter(isTrouble).map((code) => ` ${code}`).join("")}`,
     })),
     ...whole.areas.filter((one) => whole.areas.length > 1 && one.entry.rank > 0).map((one) => ({
-      rank: one.entry.rank, look: one.entry, title: `Network ${called(one.name)}`, href: networkHref(one.name), text: one.entry.word,
+      rank: one.entry.rank, look: one.entry, title: `Network ${titled(one.name)}`, href: networkHref(one.name), text: one.entry.word,
     })),
     ...whole.proxies.refusals.map((/** @type {any} */ one) => ({
       rank: 6, look: PROXIES.NACK, title: `Proxy ${one.id.split("~")[2] ?? one.id}`, href: `#/proxies/${encodeURIComponent(one.key)}`,
@@ -367,7 +377,7 @@ export function facts(cluster) {
 
 /** @param {Area} area */
 function networkPanel(area) {
-  return h("div", {}, closer(), h("h2", {}, called(area.name)), mend(entryCode(area.row, area.entry)),
+  return h("div", {}, closer(), h("h2", {}, titled(area.name)), mend(entryCode(area.row, area.entry)),
     h("dl", { class: "facts-list" },
       h("dt", {}, "Entry"), h("dd", {}, badge(area.entry, area.entry.word)),
       h("dt", {}, "Clusters"), h("dd", {}, number(area.clusters.length)),
@@ -426,10 +436,17 @@ export function drawLanes() {
     if (p && q) lanes.push(...lane(p, q, column, dimmed));
   }));
   sheet.setAttribute("viewBox", `0 0 ${frame.width} ${frame.height}`);
-  const picture = lanes.map((one) => `${one.getAttribute("class")} ${one.getAttribute("d")} ${one.getAttribute("stroke-width")}`).join();
+  const picture = lanes.map((one) => `${one.getAttribute("class")} ${one.getAttribute("d")} ${one.getAttribute("stroke-width")} ${one.textContent}`).join();
     // Keep unchanged lanes, so that their animation continues.
   if (sheet.childElementCount !== lanes.length || picture !== drawn) sheet.replaceChildren(...lanes);
   drawn = picture;
+}
+
+/** Describes the traffic between two networks, or returns null. @param {Area} from @param {Area} to */
+function laneTraffic(from, to) {
+  const ids = (/** @type {Area} */ area) => area.clusters.map((one) => one.id);
+  const one = traffic.between(shown.traffic, ids(from), ids(to));
+  return one && one.rate > 0 ? `to ${titled(to.name)}: ${traffic.words(one)}` : null;
 }
 
 /**
@@ -461,5 +478,9 @@ function lane(p, q, column, dimmed) {
     return [svg("path", { class: look, d: path, "stroke-width": wide.toFixed(1) }),
       area.entry.rank === 0 && svg("path", { class: `flow ${dimmed ? "dimmed" : ""}`, d: path })].filter((one) => one !== false);
   };
-  return [...half(p.area, d(m, abc, ab, p)), ...half(q.area, d(m, bcd, cd, q))];
+  const [there, back] = [[p, q], [q, p]].map(([from, to]) => laneTraffic(from.area, to.area));
+    // One line for each direction, at the middle of the lane.
+  const labels = [there, back].filter((one) => one !== null).map((one, at) =>
+    svg("text", { class: `lane-traffic ${dimmed ? "dimmed" : ""}`, x: m.x.toFixed(1), y: (m.y - 6 + at * 14).toFixed(1), "text-anchor": "middle" }, one));
+  return [...half(p.area, d(m, abc, ab, p)), ...half(q.area, d(m, bcd, cd, q)), ...labels];
 }

@@ -2,9 +2,10 @@
 
 import * as api from "./api.js";
 import { h, icon, svg } from "./dom.js";
-import { number, plural, proxyPlace, text } from "./format.js";
+import { NONE, number, plural, proxyPlace, text } from "./format.js";
 import { choices, explainPath, sent, why } from "./explain.js";
 import { table } from "./table.js";
+import * as traffic from "./traffic.js";
 
 /** @typedef {import("./main.js").Context} Context @typedef {import("./main.js").View} View */
 
@@ -18,6 +19,8 @@ export function servicesPage({ place, redraw, go }) {
   const all = api.get("/debug/services")?.value ?? [];
   const [host] = place.parts;
   if (host) return one(host, all.find((row) => row.hostname === host), place.query, redraw, go);
+  const measured = traffic.measured();
+  const of = (/** @type {any} */ row) => traffic.ofService(measured, row.hostname);
   const filter = place.query.get("filter") ?? "";
   const rows = all.filter((row) => `${row.hostname} ${row.clusters.join(" ")}`.toLowerCase().includes(filter.toLowerCase()));
   return {
@@ -31,8 +34,14 @@ export function servicesPage({ place, redraw, go }) {
         { header: "Namespace", cell: (row) => text(row.namespace), key: (row) => row.namespace },
         { header: "Ports", cell: (row) => text(row.ports.map(portText)) },
         { header: "Clusters", cell: (row) => text(row.clusters), key: (row) => row.clusters.length },
-        { header: "Conflicts", cell: (row) => row.conflicts.length ? h("span", { class: "doubtful" }, text(row.conflicts.map((/** @type {any} */ it) => it.field))) : "<none>", key: (row) => row.conflicts.length },
+        { header: "Conflicts", cell: (row) => row.conflicts.length ? h("span", { class: "doubtful" }, text(row.conflicts.map((/** @type {any} */ it) => it.field))) : NONE, key: (row) => row.conflicts.length },
+        ...(measured ? [
+          { header: "Requests", cell: (/** @type {any} */ row) => traffic.rate(of(row)), key: (/** @type {any} */ row) => of(row)?.rate ?? 0, number: true },
+          { header: "Errors", cell: (/** @type {any} */ row) => traffic.errors(of(row)), key: (/** @type {any} */ row) => of(row)?.errors ?? 0, number: true },
+          { header: "95th percentile", cell: (/** @type {any} */ row) => traffic.latency(of(row)), key: (/** @type {any} */ row) => of(row)?.p95 ?? 0, number: true },
+        ] : []),
       ], rows, redraw, { empty: all.length ? "No service matches." : "No cluster has reported a service." }),
+      measured && h("p", { class: "fine" }, measured.problem ?? `Traffic of the last ${measured.window}, from Prometheus, as the clients' proxies report it.`),
     ],
   };
 }
@@ -51,6 +60,8 @@ function one(host, row, query, redraw, go) {
   const proxy = query.get("proxy") ?? names[0] ?? "";
   const port = query.get("port") ?? String(row?.ports[0]?.port ?? "");
   const answer = row && proxy ? api.get(explainPath(proxy, host, port)) : undefined;
+  const measured = traffic.measured();
+  const requests = traffic.ofService(measured, host);
   /** @param {string} name @param {string} value */
   const choose = (name, value) => go(`${serviceHref(host)}?${new URLSearchParams({ proxy, port, [name]: value })}`);
   return {
@@ -64,6 +75,7 @@ function one(host, row, query, redraw, go) {
         h("label", {}, h("span", {}, "Port"), h("select", { name: "port", onchange: (/** @type {any} */ event) => choose("port", event.target.value) },
           row.ports.map((/** @type {any} */ it) => h("option", { value: String(it.port), selected: String(it.port) === port }, portText(it)))))),
       !proxy && h("section", { class: "card notice" }, h("h2", {}, "No proxy is connected"), h("p", {}, "Once one is connected, this page shows how it reaches each cluster.")),
+      measured && h("p", {}, measured.problem ?? `Last ${measured.window}: ${requests ? traffic.words(requests) : "no requests"}`),
       proxy && !answer && h("p", { class: "fine" }, "Asking the control plane"),
       answer?.error && h("section", { class: "card notice", role: "alert" }, h("h2", {}, icon("warn"), "No flow"), h("p", {}, answer.error)),
       answer?.value && flow(answer.value, proxies.find((/** @type {any} */ it) => proxyPlace(it) === proxy), proxy),

@@ -1,5 +1,7 @@
 // Looks of states: a tone, an icon and a rank. The names of the states are the API's.
 
+import { NONE } from "./format.js";
+
 /**
  * @typedef {"good" | "doubtful" | "bad" | "info" | "idle"} Tone
  * @typedef {{ tone: Tone, icon: string, rank: number }} Look
@@ -49,11 +51,11 @@ export const needsLook = (cluster) => !isWell(cluster) || cluster.credential?.en
 /**
  * Returns what a proxy did with the last response of a type, in the CLI's words.
  * @param {any} entry
- * @returns {"ok" | "NACK" | "waits" | "<none>"}
+ * @returns {string}
  */
 export function typeState(entry) {
   if (entry?.nack) return "NACK";
-  if (entry?.sent === null || entry?.sent === undefined) return "<none>";
+  if (entry?.sent === null || entry?.sent === undefined) return NONE;
   return entry.sent === entry.acked ? "ok" : "waits";
 }
 

@@ -44,9 +44,10 @@ export function table(name, columns, rows, redraw, more = {}) {
   const body = sorted.slice(0, choice.shown).map((row) =>
     h("tr", {}, columns.map((column, at) => {
       const cell = column.cell(row);
+      const of = classes(column, typeof cell === "string" && SHORT.test(cell));
       return at === 0
-        ? h("th", { scope: "row", class: classes(column) }, cell)
-        : h("td", { class: classes(column), "data-label": column.header }, cell);
+        ? h("th", { scope: "row", class: of }, cell)
+        : h("td", { class: of, "data-label": column.header }, cell);
     })));
   return h("div", { class: "table", "data-key": `table-${name}` },
     h("table", {},
@@ -59,8 +60,11 @@ export function table(name, columns, rows, redraw, more = {}) {
       h("button", { type: "button", class: "quiet", onclick: () => choose({ shown: choice.shown + STEP * 5 }) }, "Show more")));
 }
 
-/** @param {Column} column */
-const classes = (column) => [column.number ? "number" : "", column.wide ? "wide" : ""].filter(Boolean).join(" ") || null;
+/** A number, a time or an age: it must not break inside its digits. */
+const SHORT = /^[-\d:.,\u202f\u2013 dhms]{1,20}$/;
+
+/** @param {Column} column @param {boolean} [isShort] */
+const classes = (column, isShort = false) => [column.number ? "number" : "", column.wide ? "wide" : "", isShort ? "short" : ""].filter(Boolean).join(" ") || null;
 
 /**
  * Returns a word with its icon.

@@ -33,7 +33,8 @@ function cause(row) {
  */
 function followed(row) {
   const of = `${number(row.acknowledged)} of ${number(row.proxies)}`;
-  if (row.refused > 0) return { look: { tone: "bad", icon: "bad", rank: 3 }, words: `${of}, ${number(row.refused)} refused` };
+  if (row.refused > 0 && row.acknowledged > 0) return { look: { tone: "doubtful", icon: "warn", rank: 3 }, words: `${of}, ${number(row.refused)} refused` };
+  if (row.refused > 0) return { look: { tone: "bad", icon: "bad", rank: 4 }, words: `${of}, ${number(row.refused)} refused` };
   if (row.waiting > 0) return { look: { tone: "info", icon: "sync", rank: 2 }, words: of };
   if (row.acknowledged < row.proxies) return { look: { tone: "doubtful", icon: "warn", rank: 1 }, words: of };
   if (row.proxies === 0) return { look: { tone: "idle", icon: "ok", rank: 0 }, words: "0" };
@@ -69,11 +70,11 @@ export function timelinePage(context) {
         h("label", {}, h("span", {}, "Find"), h("input", { type: "search", name: "filter", value: filter, placeholder: "object, cluster or service", autocomplete: "off",
           oninput: (/** @type {any} */ event) => go(`#/timeline${event.target.value ? `?${new URLSearchParams({ filter: event.target.value })}` : ""}`) }))),
       table("changes", [
-        { header: "Time", cell: (row) => h("a", { class: "mono", href: changeHref(row) }, timeOfDay(row)) },
+        { header: "Time", cell: (row) => h("a", { class: "mono short", href: changeHref(row) }, timeOfDay(row)) },
         { header: "Cause", cell: cause, wide: true },
         { header: "Effect", cell: (row) => [text(row.effect), refusers(row) && h("p", { class: "fine" }, `refused by ${refusers(row)}`)], wide: true },
         { header: "Proxies", cell: (row) => badge(followed(row).look, followed(row).words), key: (row) => followed(row).look.rank },
-        { header: "Took", cell: (row) => [h("span", {}, milliseconds(row.ms)), bar(row, most)], key: (row) => row.ms },
+        { header: "Took", cell: (row) => [h("span", { class: "short" }, milliseconds(row.ms)), bar(row, most)], key: (row) => row.ms },
       ], rows, redraw, { empty: all.length ? "No change matches." : "Nothing has changed since the control plane was started." }),
       rows.length > 0 && h("p", { class: "fine" }, "Bars start when the control plane received a change: blue until it was published, green until the last proxy answered. Times are UTC."),
     ],

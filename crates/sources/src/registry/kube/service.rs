@@ -14,8 +14,8 @@ use strait_kube_client::{
     Pairs, ProtobufMessage, list, null_as_default,
 };
 use strait_model::{
-    Definition, Distribution, ExportTo, Hostname, IpFamily, Labels, Namespace, Port, Protocol,
-    RawService, Resolution, Service, SortedMap, TargetPort, labels_match,
+    Definition, Distribution, ExportTo, Hostname, IpFamily, Labels, NETWORK_LABEL, Namespace, Port,
+    Protocol, RawService, Resolution, Service, SortedMap, TargetPort, labels_match,
 };
 
 const EXPORT_TO: &str = "networking.istio.io/exportTo";
@@ -419,6 +419,7 @@ impl ReadKind for KubeService {
         let persistent_sessions =
             PERSISTENT_SESSIONS.iter().any(|label| metadata.labels.get(label).is_some());
         let declines_export = annotation(AUTO_EXPORT) == Some("false");
+        let is_gateway = metadata.labels.get(NETWORK_LABEL).is_some_and(|name| !name.is_empty());
         let definition = Definition {
             hostname: Hostname::of_kubernetes_service(
                 &metadata.name,
@@ -430,8 +431,11 @@ impl ReadKind for KubeService {
             ranges: Vec::new(),
             selector: scope.labels(spec.selector),
             service_accounts,
-            export_to: annotation(EXPORT_TO)
-                .map_or(ExportTo::Public, |text| ExportTo::parse(text, &namespace)),
+            // Proxies of other networks connect to a gateway, but no workload calls it.
+            export_to: match annotation(EXPORT_TO).or(is_gateway.then_some("~")) {
+                None => ExportTo::Public,
+                Some(text) => ExportTo::parse(text, &namespace),
+            },
             node_local: *spec.internal_traffic_policy == *"Local",
             prefers: distribution_value.unwrap_or_default(),
             is_cluster_local: false,

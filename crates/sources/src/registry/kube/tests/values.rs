@@ -364,6 +364,25 @@ fn annotations_define_accounts_and_visibility() {
 }
 
 #[test]
+fn gateway_service_is_offered_to_no_workload_unless_it_is_exported() {
+    let visibility = |labels: Value, annotations: Value| {
+        let mut index = index();
+        let metadata = json!({
+            "namespace": "shop", "name": "cart", "labels": labels, "annotations": annotations,
+        });
+        let spec = json!({ "clusterIP": "10.0.0.1" });
+        apply(&mut index, Arrives::Service(json!({ "metadata": metadata, "spec": spec })));
+        record(&mut index).expect("a service").service.export_to.clone()
+    };
+    let gateway = json!({ "topology.istio.io/network": "n1" });
+    assert_eq!(visibility(gateway.clone(), json!({})), ExportTo::Namespaces(vec![]));
+    let exported = json!({ "networking.istio.io/exportTo": "*" });
+    assert_eq!(visibility(gateway, exported), ExportTo::Public);
+    let unnamed = json!({ "topology.istio.io/network": "" });
+    assert_eq!(visibility(unnamed, json!({})), ExportTo::Public);
+}
+
+#[test]
 fn endpoint_combines_its_slice_pod_and_node() {
     let mut index = index();
     let region = json!({"topology.kubernetes.io/region": "r", "topology.kubernetes.io/zone": "z"});
