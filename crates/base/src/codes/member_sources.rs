@@ -27,9 +27,9 @@ servers; `servers` replaces them. No request was sent.";
     /// A type that this version does not implement.
     NOT_AVAILABLE = "STR0227", "this version cannot reach the member in this way",
         "Use a type or an object that this version implements: docs/reference/member-sources.md", "\
-The --members file may define identities of type google, azure and exchange, ClusterProfile sources and
-socks5 proxies, and an object may select them. This version checks these definitions but does not implement
-them. The member is refused instead of being read without the requested setting.";
+The --members file may define ClusterProfile sources and socks5 proxies, and an object may select them. This
+version checks these definitions but does not implement them. The member is refused instead of being read
+without the requested setting. A member is also refused if its identity of type aws has no credentials.";
 
     /// A credential and an identity.
     CREDENTIAL_AMBIGUOUS = "STR0228", "the object names two ways to authenticate",
@@ -72,6 +72,12 @@ answer, never a token.";
 The client certificate belongs to the group system:masters: it has all rights in the member, it cannot be
 limited by RBAC, and an API server cannot revoke it. Cluster API writes such kubeconfigs. Strait needs only
 read access.";
+
+    /// A token that one member could use at another.
+    SHARED_IDENTITY = "STR0234", "members share a token that is valid at all of them",
+        "Use one identity per member, or type `kubernetes` or `exchange`, whose tokens have an audience.", "\
+A token of Google or of Entra ID is valid at every cluster where its account has rights. An API server that
+receives it can use it at the other members. Give the account only the right to connect and to read.";
 
     /// No known way to read the ID.
     ID_MISSING = "STR0235", "the object does not name a cluster ID",

@@ -86,7 +86,18 @@ fn resolve_member(
     let feed = book.feed(identity, id.as_str(), cluster);
     let feed = feed.map_err(|fact| unavailable(annotation(IDENTITY_ANNOTATION), &fact))?;
     spec.access.credential = ApiCredential::Issued(feed);
+    if matches!(identity.kind, IdentityKind::Google(_)) && is_named_by_google(host) {
+        (spec.access.ca_pem, spec.access.tls_server_name) = (None, None);
+    }
     Ok(())
+}
+
+/// Whether Google assigns this name. The certificate of its server is public: an object cannot choose
+/// the certificate authority of a server that receives a token of Google.
+fn is_named_by_google(host: &str) -> bool {
+    let host = host.trim_end_matches('.').to_ascii_lowercase();
+    let is_below = |suffix: &str| host == suffix || host.ends_with(&format!(".{suffix}"));
+    is_below("gke.goog") || is_below("googleapis.com")
 }
 
 /// Names that a proxy would resolve to itself or to a metadata service.

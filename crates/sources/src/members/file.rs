@@ -11,7 +11,8 @@ use super::endpoint::{OperatorUrl, parse_url};
 use super::selector::{SelectorExpression, is_plain};
 use super::servers::{ServerPattern, is_dns_label};
 use super::{
-    AwsCredentials, AwsIdentity, IdentityKind, MemberIdentity, MemberProxy, MemberSources,
+    AwsCredentials, AwsIdentity, AzureIdentity, ExchangeIdentity, GoogleCredentials,
+    GoogleFederation, GoogleIdentity, IdentityKind, MemberIdentity, MemberProxy, MemberSources,
     SYSTEM_SOURCE, SecretSelection, Source, SourceObjects,
 };
 use strait_kube_client::ConnectProxy;
@@ -279,11 +280,6 @@ impl MemberSources {
         for (at, proxy) in proxies.iter().enumerate() {
             if proxy.connect.is_none() {
                 unused.push(format!("proxies[{at}]"));
-            }
-        }
-        for (at, identity) in identities.iter().enumerate() {
-            if let IdentityKind::Unavailable(kind) = identity.kind {
-                unused.push(format!("identities[{at}].{kind}"));
             }
         }
         Ok(Self { sources, identities, proxies, unused })
@@ -568,38 +564,69 @@ fn google(field: &str, entry: Entry) -> Checked<IdentityKind> {
         let fact = "has metadata and workloadIdentityFederation; remove one";
         return invalid(field, fact);
     }
-    if let Some(metadata) = text.metadata {
-        endpoint(format!("{field}.metadata.endpoint"), metadata.endpoint)?;
-    }
-    if let Some(federation) = text.workload_identity_federation {
-        let field = format!("{field}.workloadIdentityFederation");
-        filled(format!("{field}.audience"), &federation.audience)?;
-        filled(format!("{field}.tokenFile"), &federation.token_file)?;
-        optional(format!("{field}.serviceAccount"), federation.service_account.as_deref())?;
-        endpoint(format!("{field}.endpoint"), federation.endpoint)?;
-    }
     optional(format!("{field}.roots"), text.roots.as_deref())?;
-    Ok(IdentityKind::Unavailable("google"))
+    let credentials = match text.workload_identity_federation {
+        None => GoogleCredentials::Metadata {
+            endpoint: endpoint(
+                format!("{field}.metadata.endpoint"),
+                text.metadata.and_then(|metadata| metadata.endpoint),
+            )?,
+        },
+        Some(federation) => {
+            let field = format!("{field}.workloadIdentityFederation");
+            filled(format!("{field}.audience"), &federation.audience)?;
+            filled(format!("{field}.tokenFile"), &federation.token_file)?;
+            if let Some(account) = &federation.service_account {
+                path_segment(format!("{field}.serviceAccount"), account)?;
+            }
+            GoogleCredentials::Federation(GoogleFederation {
+                audience: federation.audience,
+                token_file: federation.token_file.into(),
+                endpoint: endpoint(format!("{field}.endpoint"), federation.endpoint)?,
+                service_account: federation.service_account,
+            })
+        }
+    };
+    Ok(IdentityKind::Google(GoogleIdentity { credentials, roots: text.roots.map(Into::into) }))
 }
 
 fn azure(field: &str, entry: Entry) -> Checked<IdentityKind> {
     let text: AzureText = read(field, entry)?;
-    filled(format!("{field}.tenant"), &text.tenant)?;
+    path_segment(format!("{field}.tenant"), &text.tenant)?;
     filled(format!("{field}.clientId"), &text.client_id)?;
     filled(format!("{field}.tokenFile"), &text.token_file)?;
     optional(format!("{field}.roots"), text.roots.as_deref())?;
-    endpoint(format!("{field}.authority"), text.authority)?;
-    Ok(IdentityKind::Unavailable("azure"))
+    Ok(IdentityKind::Azure(AzureIdentity {
+        tenant: text.tenant,
+        client_id: text.client_id,
+        token_file: text.token_file.into(),
+        authority: endpoint(format!("{field}.authority"), text.authority)?,
+        roots: text.roots.map(Into::into),
+    }))
 }
 
 fn exchange(field: &str, entry: Entry) -> Checked<IdentityKind> {
     let text: ExchangeText = read(field, entry)?;
-    endpoint(format!("{field}.endpoint"), Some(text.endpoint))?;
+    let url = OperatorUrl::parse(&text.endpoint);
     filled(format!("{field}.tokenFile"), &text.token_file)?;
-    audience(&format!("{field}.audience"), text.audience)?;
     optional(format!("{field}.scope"), text.scope.as_deref())?;
     optional(format!("{field}.roots"), text.roots.as_deref())?;
-    Ok(IdentityKind::Unavailable("exchange"))
+    Ok(IdentityKind::Exchange(ExchangeIdentity {
+        endpoint: url.or_else(|fact| invalid(format!("{field}.endpoint"), fact))?,
+        token_file: text.token_file.into(),
+        audience: audience(&format!("{field}.audience"), text.audience)?,
+        scope: text.scope,
+        roots: text.roots.map(Into::into),
+    }))
+}
+
+/// Checks a text that becomes one segment of a URL's path.
+fn path_segment(field: String, text: &str) -> Checked<()> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.@".contains(&byte);
+    match !text.is_empty() && text.bytes().all(is_plain) && !text.starts_with('.') {
+        true => Ok(()),
+        false => invalid(field, format!("{text:?} has a character that no such name has")),
+    }
 }
 
 fn kubernetes(field: &str, entry: Entry) -> Checked<IdentityKind> {

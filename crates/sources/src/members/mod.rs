@@ -6,12 +6,17 @@
 //! limit is an error instead of a missing limit.
 
 mod aws;
+mod azure;
 pub mod book;
 mod endpoint;
 mod file;
+mod form;
+mod google;
+mod oauth;
 mod obtained;
 mod selector;
 mod servers;
+mod token_endpoint;
 pub mod token_source;
 
 pub use self::endpoint::OperatorUrl;
@@ -124,8 +129,76 @@ pub enum IdentityKind {
     },
     /// A presigned URL for EKS.
     Aws(AwsIdentity),
-    /// A type that this version does not implement, by its name in the file.
-    Unavailable(&'static str),
+    /// An access token of Google.
+    Google(GoogleIdentity),
+    /// A token of Entra ID.
+    Azure(AzureIdentity),
+    /// A token that an endpoint issues for another token (RFC 8693).
+    Exchange(ExchangeIdentity),
+}
+
+/// A Google identity.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GoogleIdentity {
+    /// The source of its tokens.
+    pub credentials: GoogleCredentials,
+    /// The file of the roots that verify the endpoints.
+    pub roots: Option<PathBuf>,
+}
+
+/// The source of Google's tokens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GoogleCredentials {
+    /// The metadata server of the node.
+    Metadata {
+        /// Its URL, if it is not the usual address.
+        endpoint: Option<OperatorUrl>,
+    },
+    /// A workload identity pool that trusts another issuer.
+    Federation(GoogleFederation),
+}
+
+/// The exchange of another issuer's token at Google.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GoogleFederation {
+    /// The name of the pool's provider.
+    pub audience: String,
+    /// The file with the other issuer's token.
+    pub token_file: PathBuf,
+    /// The server of Google's services, if it is not the public one.
+    pub endpoint: Option<OperatorUrl>,
+    /// The e-mail address of the service account that the principal impersonates.
+    pub service_account: Option<String>,
+}
+
+/// An identity of Entra ID.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AzureIdentity {
+    /// The tenant.
+    pub tenant: String,
+    /// The ID of the application.
+    pub client_id: String,
+    /// The file with the federated token.
+    pub token_file: PathBuf,
+    /// The server of Entra ID, if it is not the public one.
+    pub authority: Option<OperatorUrl>,
+    /// The file of the roots that verify it.
+    pub roots: Option<PathBuf>,
+}
+
+/// An identity whose token an endpoint issues for another token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExchangeIdentity {
+    /// The endpoint.
+    pub endpoint: OperatorUrl,
+    /// The file with the other token.
+    pub token_file: PathBuf,
+    /// The audience, in which `{id}` is the placeholder of the member's ID.
+    pub audience: String,
+    /// The requested scope.
+    pub scope: Option<String>,
+    /// The file of the roots that verify the endpoint.
+    pub roots: Option<PathBuf>,
 }
 
 /// An AWS identity.
@@ -233,13 +306,20 @@ impl MemberIdentity {
         self.servers.iter().any(|server| server.matches(host))
     }
 
+    /// Whether its token is the same at all members, so that one of them can use it at the others.
+    pub fn is_replayable(&self) -> bool {
+        matches!(self.kind, IdentityKind::Google(_) | IdentityKind::Azure(_))
+    }
+
     /// Returns the type's name in the operator file.
     pub fn type_name(&self) -> &'static str {
         match &self.kind {
             IdentityKind::TokenFile(_) => "tokenFile",
             IdentityKind::Kubernetes { .. } => "kubernetes",
             IdentityKind::Aws(_) => "aws",
-            IdentityKind::Unavailable(name) => name,
+            IdentityKind::Google(_) => "google",
+            IdentityKind::Azure(_) => "azure",
+            IdentityKind::Exchange(_) => "exchange",
         }
     }
 }
@@ -266,6 +346,9 @@ fn glob_matches(pattern: &[u8], text: &[u8]) -> bool {
     }
     pattern[in_pattern..].iter().all(|byte| *byte == b'*')
 }
+
+#[cfg(test)]
+mod cloud_tests;
 
 #[cfg(test)]
 mod tests {

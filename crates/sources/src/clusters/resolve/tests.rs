@@ -143,3 +143,60 @@ async fn proxy_is_chosen_from_the_operator_file() {
         assert!(refusal.starts_with(code) && refusal.contains(fact), "{code} {fact}: {refusal}");
     }
 }
+
+/// Returns the member `east` at a server with its own certificate authority and a TLS name, which
+/// selects identity `i`.
+fn with_identity(server: &str, identity: &str) -> Result<Box<MemberSpec>, String> {
+    let ca = rcgen::KeyPair::generate().expect("a key");
+    let ca = rcgen::CertificateParams::default().self_signed(&ca).expect("signed").pem();
+    let ca = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, ca);
+    let cluster = format!(
+        "{{server: '{server}', certificate-authority-data: {ca}, tls-server-name: evil.test}}"
+    );
+    let kubeconfig = format!(
+        "clusters: [{{name: a, cluster: {cluster}}}]\ncontexts: [{{name: a, context: {{cluster: a}}}}]\ncurrent-context: a"
+    );
+    let secret = WatchedSecret {
+        annotations: [("strait.dev/identity".to_owned(), "i".to_owned())].into(),
+        data: [("east".to_owned(), Redacted::new(kubeconfig.into_bytes()))].into(),
+        ..WatchedSecret::default()
+    };
+    let read = MemberSecret::read(&secret, Loopback::Refused);
+    let book = TokenBook::new(None, &Supervisor::new());
+    let file = file(&format!("identities: [{{name: i, {identity}}}]"));
+    let resolved = resolve(&secret, &read, &file, &book);
+    let member = resolved.clusters[&ClusterId::from("east")].clone();
+    member.map_err(|refusal| refusal.to_string())
+}
+
+#[tokio::test]
+async fn token_of_a_cloud_is_sent_to_its_own_servers_only() {
+    let azure = "azure: {tenant: t, clientId: c, tokenFile: /none}";
+    let exchange = "servers: [a.test], exchange: {endpoint: 'https://e.test', tokenFile: /none}";
+    for (identity, good, other) in [
+        ("google: {}", "https://x.gke.goog", "https://gke.goog"),
+        ("google: {}", "https://eu-connectgateway.googleapis.com/v1", "https://10.0.0.1"),
+        (azure, "https://a.hcp.eu.azmk8s.io", "https://azmk8s.io.evil.test"),
+        (exchange, "https://a.test", "https://b.a.test"),
+    ] {
+        let spec = with_identity(good, identity).expect(good);
+        assert!(matches!(spec.access.credential, ApiCredential::Issued(_)), "{good}");
+        let refusal = with_identity(other, identity).expect_err(other);
+        assert!(refusal.starts_with("STR0226"), "{refusal}");
+    }
+}
+
+#[tokio::test]
+async fn object_cannot_choose_the_certificate_authority_of_a_server_of_google() {
+    let roots = |server: &str, identity: &str| {
+        let access = with_identity(server, identity).expect(server).access;
+        (access.ca_pem.is_some(), access.tls_server_name.is_some())
+    };
+    let google = "servers: ['*.gke.goog', 10.0.0.1], google: {}";
+    assert_eq!(roots("https://x.gke.goog", google), (false, false));
+    assert_eq!(roots("https://X.GKE.goog.", google), (false, false));
+    // The operator listed an address, whose certificate is the cluster's own.
+    assert_eq!(roots("https://10.0.0.1", google), (true, true));
+    let file = "servers: ['*.gke.goog'], tokenFile: /none";
+    assert_eq!(roots("https://x.gke.goog", file), (true, true));
+}

@@ -56,11 +56,6 @@ fn complete_file_is_valid_and_names_what_is_not_used() {
             "sources[2].clusterProfiles",
             "access",
             "proxies[2]",
-            "identities[3].google",
-            "identities[4].google",
-            "identities[5].google",
-            "identities[6].azure",
-            "identities[7].exchange",
         ]
     );
     let minimal = "apiVersion: strait.dev/v1\nkind: MemberSources\n";
