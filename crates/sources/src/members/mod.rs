@@ -14,12 +14,16 @@ mod form;
 mod google;
 mod oauth;
 mod obtained;
+pub mod placement;
+pub mod profile;
 mod selector;
 mod servers;
 mod token_endpoint;
 pub mod token_source;
 
 pub use self::endpoint::OperatorUrl;
+use self::placement::DECISION_KEY_LABEL;
+use self::profile::ProviderAccess;
 pub use self::selector::SelectorExpression;
 pub use self::servers::ServerPattern;
 
@@ -44,6 +48,8 @@ pub struct MemberSources {
     pub identities: Vec<MemberIdentity>,
     /// The proxies, in the order of the file.
     pub proxies: Vec<MemberProxy>,
+    /// The access to the clusters of providers, in the order of the file.
+    pub access: Vec<ProviderAccess>,
     /// Parts of the file that this version validates and does not use, for a warning.
     pub unused: Vec<String>,
 }
@@ -63,14 +69,28 @@ pub struct Source {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SourceObjects {
     /// Secrets.
-    Secrets(SecretSelection),
-    /// ClusterProfiles, which this version does not read.
-    ClusterProfiles,
+    Secrets(ObjectSelection),
+    /// ClusterProfiles.
+    ClusterProfiles {
+        /// The profiles.
+        selection: ObjectSelection,
+        /// The decisions that limit them.
+        placement: Option<PlacementSelection>,
+    },
 }
 
-/// Secrets of one namespace.
+/// The decisions of a placement.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SecretSelection {
+pub struct PlacementSelection {
+    /// Their namespace.
+    pub namespace: Arc<str>,
+    /// The value of their label `multicluster.x-k8s.io/decision-key`.
+    pub decision_key: String,
+}
+
+/// Objects of one namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObjectSelection {
     /// The namespace.
     pub namespace: Arc<str>,
     /// Their labels.
@@ -245,10 +265,10 @@ impl MemberSources {
     }
 
     /// Returns the sources of Secrets.
-    pub fn secret_sources(&self) -> impl Iterator<Item = (&Source, &SecretSelection)> {
+    pub fn secret_sources(&self) -> impl Iterator<Item = (&Source, &ObjectSelection)> {
         self.sources.iter().filter_map(|source| match &source.objects {
             SourceObjects::Secrets(selection) => Some((source, selection)),
-            SourceObjects::ClusterProfiles => None,
+            SourceObjects::ClusterProfiles { .. } => None,
         })
     }
 
@@ -263,17 +283,47 @@ impl MemberSources {
     }
 }
 
-impl SecretSelection {
-    /// Whether a Secret with this namespace and these labels is selected.
+impl PlacementSelection {
+    /// Returns the selection of the decisions.
+    pub fn decisions(&self) -> ObjectSelection {
+        let selector = SelectorExpression::equal(DECISION_KEY_LABEL, &self.decision_key);
+        ObjectSelection { namespace: Arc::clone(&self.namespace), selector }
+    }
+}
+
+impl ObjectSelection {
+    /// Whether an object with this namespace and these labels is selected.
     pub fn includes(&self, namespace: &str, labels: &BTreeMap<String, String>) -> bool {
         *self.namespace == *namespace && self.selector.matches(labels)
     }
 }
 
 impl Source {
-    /// Whether the source selects a Secret with this namespace and these labels.
-    pub fn includes(&self, namespace: &str, labels: &BTreeMap<String, String>) -> bool {
-        matches!(&self.objects, SourceObjects::Secrets(one) if one.includes(namespace, labels))
+    /// Returns the selection of its objects, and whether they are ClusterProfiles.
+    pub fn selection(&self) -> (&ObjectSelection, bool) {
+        match &self.objects {
+            SourceObjects::Secrets(selection) => (selection, false),
+            SourceObjects::ClusterProfiles { selection, .. } => (selection, true),
+        }
+    }
+
+    /// Returns the placement that limits its objects.
+    pub fn placement(&self) -> Option<&PlacementSelection> {
+        match &self.objects {
+            SourceObjects::Secrets(_) => None,
+            SourceObjects::ClusterProfiles { placement, .. } => placement.as_ref(),
+        }
+    }
+
+    /// Whether the source selects an object.
+    pub fn includes(
+        &self,
+        is_profile: bool,
+        namespace: &str,
+        labels: &BTreeMap<String, String>,
+    ) -> bool {
+        let (selection, of_profiles) = self.selection();
+        of_profiles == is_profile && selection.includes(namespace, labels)
     }
 
     /// Whether its objects may define a cluster with this ID.
