@@ -53,11 +53,12 @@ A Cluster API Secret has its kubeconfig in the key `value`. The annotation strai
 the key of any other Secret. Other keys are not read.";
 
     /// A source's Secrets.
-    SOURCE_UNREADABLE = "STR0231", "the Secrets of a member source cannot be read",
-        "Grant Strait `list` and `watch` of secrets in the namespace (chart value members.sources).", "\
-The --members file names a namespace whose Secrets cannot be read. Members that were read before stay. Other
-sources are not affected. Permission to list Secrets cannot be limited to a label: reading a namespace means
-that Strait's account may read all Secrets in it.";
+    SOURCE_UNREADABLE = "STR0231", "the objects of a member source cannot be read",
+        "Grant Strait `list` and `watch` of the objects in the namespace (chart value members.sources).", "\
+The --members file names a namespace whose Secrets or ClusterProfiles cannot be read, or the Secret of an
+access provider cannot be read. Members that were read before stay. Other sources are not affected. If the
+cluster has no ClusterProfiles, install their CRD. Permission to list Secrets cannot be limited to a label:
+reading a namespace means that Strait's account may read all Secrets in it.";
 
     /// An issuer fails.
     IDENTITY_FAILED = "STR0232", "an identity has no token",
@@ -96,7 +97,7 @@ that the failure is visible.";
 
     /// The Secret of a provider.
     PROFILE_SECRET = "STR0238", "the credential of a ClusterProfile cannot be read",
-        "Create the Secret that the message names, or correct the entry of `access` in the --members file.", "\
+        "Create the Secret in the message, or correct the entry of `access` in the --members file.", "\
 The entry of `access` reads the credential from a Secret. Its namespace comes from the --members file; a
 profile can only select a Secret in a namespace that the entry lists. A member that was read before stays
 live with its last credential.";
