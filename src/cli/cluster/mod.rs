@@ -93,6 +93,7 @@ pub(crate) const CLUSTERS: ListedKind = ListedKind {
             Column::wide("SECRET", |row, _| text(&row["secret"]).into()),
             Column::wide("SOURCE", |row, _| text(&row["source"]).into()),
             Column::wide("VIA", |row, _| text(&row["via"]).into()),
+            Column::wide("INVENTORY", |row, _| text(&row["inventory"]["manager"]).into()),
             Column::wide("TRUST DOMAIN", |row, _| text(&row["trustDomain"]).into()),
             Column::wide("OBJECTS", |row, _| text(&row["objects"]).into()),
             Column::wide("RELISTS", |row, _| text(&row["relists"]).into()),
