@@ -398,10 +398,9 @@ fn glob_matches(pattern: &[u8], text: &[u8]) -> bool {
 }
 
 #[cfg(test)]
-mod cloud_tests;
-
-#[cfg(test)]
 mod tests {
+    mod clouds;
+
     use super::glob_matches;
 
     #[test]

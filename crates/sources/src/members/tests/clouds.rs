@@ -5,11 +5,11 @@ use std::time::{Duration, SystemTime};
 
 use strait_sim::cloud::{ACCOUNT, CLIENT, CloudMode, FakeCloud, PROVIDER, SUBJECT, TENANT};
 
-use super::book::TokenBook;
-use super::obtained::ObtainedToken;
-use super::token_endpoint::TokenFailure;
-use super::token_source::TokenSource;
-use super::{IdentityKind, MemberIdentity, MemberSources};
+use crate::members::book::TokenBook;
+use crate::members::obtained::ObtainedToken;
+use crate::members::token_endpoint::TokenFailure;
+use crate::members::token_source::TokenSource;
+use crate::members::{IdentityKind, MemberIdentity, MemberSources};
 use strait_base::task::Supervisor;
 use strait_kube_client::{IssuedToken, TokenFeed};
 
