@@ -21,6 +21,7 @@
 mod accept;
 mod admit;
 mod body;
+pub mod cloud;
 mod cluster;
 pub mod control;
 mod discovery;

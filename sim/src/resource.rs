@@ -229,6 +229,10 @@ pub static RESOURCES: &[Resource] = &[
     grouped(MULTICLUSTER, &["v1beta1", "v1alpha1"], "ServiceExport", "serviceexports")
         .with_status()
         .from(Family::MultiCluster),
+    grouped(MULTICLUSTER, &["v1alpha1"], "ClusterProfile", "clusterprofiles")
+        .from(Family::MultiCluster),
+    grouped(MULTICLUSTER, &["v1alpha1"], "PlacementDecision", "placementdecisions")
+        .from(Family::MultiCluster),
     grouped(MULTICLUSTER, &["v1beta1", "v1alpha1"], "ServiceImport", "serviceimports")
         .with_status()
         .from(Family::MultiCluster),

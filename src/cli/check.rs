@@ -418,6 +418,7 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
         found.push(problem("policy", &codes::POLICY, "policy".into(), fact));
     }
     found.extend(member_sources::findings(&answers.policy["members"]));
+    found.extend(member_sources::shared_identities(&answers.policy["members"], &answers.clusters));
     for row in items(&answers.policy["unknownClusters"]) {
         let fact = format!("{} names it, but it is not a member", text(&row["rule"]));
         let object = format!("cluster/{}", text(&row["cluster"]));

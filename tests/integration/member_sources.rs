@@ -114,6 +114,47 @@ async fn sources_of_the_operator_file_define_members_and_follow_it() {
 }
 
 #[tokio::test]
+async fn cluster_profile_becomes_a_member_with_its_providers_token() {
+    let east = member("east", 1).await;
+    let setup = Setup::new();
+    let file = setup.path("members.yaml");
+    let source = "sources: [{name: inventory, clusterProfiles: {namespace: fleet}, ids: [east]}]";
+    let access =
+        "access: [{provider: ocm, secretReader: {namespace: fleet, name: '{clusterName}-msa'}}]";
+    replace(&file, &format!("{HEAD}{source}\n{access}\n"));
+    let extension = json!({ "name": "client.authentication.k8s.io/exec", "extension": { "clusterName": "c1" } });
+    let ca = STANDARD.encode(east.api.certificate_authority());
+    let profile = json!({
+        "apiVersion": "multicluster.x-k8s.io/v1alpha1", "kind": "ClusterProfile",
+        "metadata": { "name": "east", "namespace": "fleet" },
+        "spec": { "clusterManager": { "name": "ocm" } },
+        "status": {
+            "conditions": [{ "type": "ControlPlaneHealthy", "status": "False" }],
+            "accessProviders": [{ "name": "ocm", "cluster": {
+                "server": east.api.url(), "certificate-authority-data": ca, "extensions": [extension],
+            } }],
+        },
+    });
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
+        "metadata": { "name": "c1-msa", "namespace": "fleet" },
+        "stringData": { "token": east.api.token() },
+    });
+    setup.put("profile", &profile);
+    setup.put("secret", &secret);
+    let setup = setup.with(&["--members", &file.display().to_string()]);
+    let server = setup.start_ready().await;
+    let live = in_state(&server, "east", "live").await;
+    assert_eq!(live["sourceKind"], "ClusterProfile");
+    assert_eq!(live["secret"], "fleet/east");
+    assert_eq!(live["inventory"]["controlPlaneHealthy"], "False");
+    let shown = text(&server.strait(&["cluster", "get", "east"]).await);
+    assert!(shown.contains("ocm: control plane healthy False, joined Unknown"), "{shown}");
+    let found = text(&server.strait(&["check", "policy"]).await);
+    assert!(!found.contains("STR0227"), "{found}");
+}
+
+#[tokio::test]
 async fn operator_file_is_checked_with_its_own_exit_codes() {
     let setup = Setup::new();
     let file = setup.path("members.yaml");

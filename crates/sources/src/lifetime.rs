@@ -111,6 +111,18 @@ fn claims(token: &str) -> Option<Value> {
     serde_json::from_slice(&claims).ok()
 }
 
+/// Returns the audiences of a JWT; none if it is no JWT, or names none.
+pub(crate) fn audiences(token: &str) -> Vec<String> {
+    let audiences = claims(token).map(|mut claims| claims["aud"].take());
+    match audiences {
+        Some(Value::String(one)) => vec![one],
+        Some(Value::Array(some)) => {
+            some.iter().filter_map(|one| one.as_str().map(str::to_owned)).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
 /// Returns the namespace and name of the service account of a token.
 pub fn service_account(token: &str) -> Option<(String, String)> {
     let claims = claims(token)?;

@@ -21,6 +21,22 @@ pub(super) fn findings(members: &Value) -> Vec<Value> {
     file.into_iter().chain(sources).chain(unused).collect()
 }
 
+/// Returns the findings about identities whose token is valid at several members.
+pub(super) fn shared_identities(members: &Value, clusters: &Value) -> Vec<Value> {
+    let of = |name: String| -> (String, Vec<String>) {
+        let uses = |row: &&Value| row["credential"]["identity"] == *name;
+        let ids = items(clusters).iter().filter(uses).map(|row| text(&row["id"])).collect();
+        (name, ids)
+    };
+    let used = items(&members["replayable"]).iter().map(text).map(of);
+    let shared = used.filter(|(_, ids)| ids.len() > 1);
+    let finding = |(name, ids): (String, Vec<String>)| {
+        let fact = format!("the token of identity {name} is sent to {}", ids.join(", "));
+        note("policy", &codes::SHARED_IDENTITY, format!("identity/{name}"), fact)
+    };
+    shared.map(finding).collect()
+}
+
 /// Returns the finding about a credential that ends soon.
 pub(super) fn credential_ends(cluster: &Value, object: &str) -> Option<Value> {
     let credential = &cluster["credential"];
@@ -37,4 +53,29 @@ pub(super) fn credential_ends(cluster: &Value, object: &str) -> Option<Value> {
     };
     let fact = format!("its {kind} ends at {}{by_itself}", text(&credential["expires"]));
     Some(problem("clusters", &codes::CREDENTIAL_ENDS, object.to_owned(), fact))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn token_that_is_valid_at_several_members_is_reported_once() {
+        let row =
+            |id: &str, identity: &str| json!({ "id": id, "credential": { "identity": identity } });
+        let clusters = json!([
+            row("a", "gke"),
+            row("b", "gke"),
+            row("c", "aks"),
+            row("d", "hub"),
+            row("e", "hub")
+        ]);
+        let members = json!({ "replayable": ["gke", "aks"] });
+        let found = shared_identities(&members, &clusters);
+        let [only] = &found[..] else { panic!("{found:?}") };
+        assert_eq!((&only["code"], &only["object"]), (&json!("STR0234"), &json!("identity/gke")));
+        assert!(only.to_string().contains("a, b"), "{only}");
+    }
 }

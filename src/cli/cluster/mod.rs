@@ -93,6 +93,7 @@ pub(crate) const CLUSTERS: ListedKind = ListedKind {
             Column::wide("SECRET", |row, _| text(&row["secret"]).into()),
             Column::wide("SOURCE", |row, _| text(&row["source"]).into()),
             Column::wide("VIA", |row, _| text(&row["via"]).into()),
+            Column::wide("INVENTORY", |row, _| text(&row["inventory"]["manager"]).into()),
             Column::wide("TRUST DOMAIN", |row, _| text(&row["trustDomain"]).into()),
             Column::wide("OBJECTS", |row, _| text(&row["objects"]).into()),
             Column::wide("RELISTS", |row, _| text(&row["relists"]).into()),
@@ -200,6 +201,17 @@ fn describe(row: &Value, _: &Show, look: &OutputStyle) -> String {
         ("Objects", text(&row["objects"]).into()),
         ("Relists", text(&row["relists"]).into()),
     ]);
+    if let Some(manager) = row["inventory"]["manager"].as_str() {
+        let inventory = &row["inventory"];
+        let since = match inventory["since"].as_str() {
+            Some(since) => format!(" since {since}"),
+            None => String::new(),
+        };
+        let (healthy, joined) =
+            (text(&inventory["controlPlaneHealthy"]), text(&inventory["joined"]));
+        let shown = format!("{manager}: control plane healthy {healthy}{since}, joined {joined}");
+        fields.push(("Inventory", shown.into()));
+    }
     if let Some(error) = row["credential"]["lastError"].as_str() {
         fields.push(("Credential error", Cell::bad(error.to_owned())));
     }

@@ -27,9 +27,9 @@ servers; `servers` replaces them. No request was sent.";
     /// A type that this version does not implement.
     NOT_AVAILABLE = "STR0227", "this version cannot reach the member in this way",
         "Use a type or an object that this version implements: docs/reference/member-sources.md", "\
-The --members file may define identities of type google, azure and exchange, ClusterProfile sources and
-socks5 proxies, and an object may select them. This version checks these definitions but does not implement
-them. The member is refused instead of being read without the requested setting.";
+The --members file may define socks5 proxies and programs, and an object may select them. This version
+checks these definitions but does not implement them. The member is refused instead of being read without
+the requested setting. A member is also refused if its identity of type aws has no credentials.";
 
     /// A credential and an identity.
     CREDENTIAL_AMBIGUOUS = "STR0228", "the object names two ways to authenticate",
@@ -53,11 +53,12 @@ A Cluster API Secret has its kubeconfig in the key `value`. The annotation strai
 the key of any other Secret. Other keys are not read.";
 
     /// A source's Secrets.
-    SOURCE_UNREADABLE = "STR0231", "the Secrets of a member source cannot be read",
-        "Grant Strait `list` and `watch` of secrets in the namespace (chart value members.sources).", "\
-The --members file names a namespace whose Secrets cannot be read. Members that were read before stay. Other
-sources are not affected. Permission to list Secrets cannot be limited to a label: reading a namespace means
-that Strait's account may read all Secrets in it.";
+    SOURCE_UNREADABLE = "STR0231", "the objects of a member source cannot be read",
+        "Grant Strait `list` and `watch` of the objects in the namespace (chart value members.sources).", "\
+The --members file names a namespace whose Secrets or ClusterProfiles cannot be read, or the Secret of an
+access provider cannot be read. Members that were read before stay. Other sources are not affected. If the
+cluster has no ClusterProfiles, install their CRD. Permission to list Secrets cannot be limited to a label:
+reading a namespace means that Strait's account may read all Secrets in it.";
 
     /// An issuer fails.
     IDENTITY_FAILED = "STR0232", "an identity has no token",
@@ -73,6 +74,12 @@ The client certificate belongs to the group system:masters: it has all rights in
 limited by RBAC, and an API server cannot revoke it. Cluster API writes such kubeconfigs. Strait needs only
 read access.";
 
+    /// A token that one member could use at another.
+    SHARED_IDENTITY = "STR0234", "members share a token that is valid at all of them",
+        "Use one identity per member, or type `kubernetes` or `exchange`, whose tokens have an audience.", "\
+A token of Google or of Entra ID is valid at every cluster where its account has rights. An API server that
+receives it can use it at the other members. Give the account only the right to connect and to read.";
+
     /// No known way to read the ID.
     ID_MISSING = "STR0235", "the object does not name a cluster ID",
         "Set the annotation strait.dev/cluster-id, or the label or key that the object's format uses.", "\
@@ -80,6 +87,26 @@ The cluster ID comes from the annotation strait.dev/cluster-id, otherwise from t
 cluster.x-k8s.io/cluster-name (Cluster API), the key `name` (Argo CD), the label x-k8s.io/cluster-profile,
 otherwise the data key. In the native format with several data keys, the annotation is refused, because it
 would name one ID for several clusters.";
+
+    /// No provider that the operator file knows.
+    PROFILE_PROVIDER = "STR0237", "no access provider of the ClusterProfile can be used",
+        "Add an entry with the provider's name to `access` in the --members file.", "\
+A ClusterProfile lists access providers, and `access` in the --members file defines how Strait uses them. The
+first entry of the file whose provider the profile lists is used. If it fails, no other entry is tried, so
+that the failure is visible.";
+
+    /// The Secret of a provider.
+    PROFILE_SECRET = "STR0238", "the credential of a ClusterProfile cannot be read",
+        "Create the Secret in the message, or correct the entry of `access` in the --members file.", "\
+The entry of `access` reads the credential from a Secret. Its namespace comes from the --members file; a
+profile can only select a Secret in a namespace that the entry lists. A member that was read before stays
+live with its last credential.";
+
+    /// A property that changed later.
+    PROFILE_ID_KEPT = "STR0239", "the ClusterProfile names another cluster ID now",
+        "Set the annotation strait.dev/cluster-id on the ClusterProfile to rename the member.", "\
+The property cluster.clusterset.k8s.io of a ClusterProfile defines the cluster ID. If the property changes
+later, the member is not renamed, because proxies carry its ID.";
 
     /// The annotation `strait.dev/self-renew`, if Strait cannot renew the credential.
     SELF_RENEW_UNUSED = "STR0236", "strait.dev/self-renew has no effect",

@@ -597,10 +597,16 @@ async fn policy(State(sources): SourcesState) -> AdminResult {
         .collect();
     let preferences: Vec<String> = policy.preferences().map(ToString::to_string).collect();
     let problem = sources.policy.problem.borrow().clone();
+    let replayable: Vec<_> = {
+        let file = sources.members.value.borrow();
+        let identities = file.identities.iter().filter(|identity| identity.is_replayable());
+        identities.map(|identity| identity.name.to_string()).collect()
+    };
     let members = json!({
         "problem": *sources.members.problem.borrow(),
         "sources": *sources.source_problems.borrow(),
         "unused": sources.members.value.borrow().unused,
+        "replayable": replayable,
     });
     let context = sources.context.borrow().clone();
     let reports = Arc::clone(&sources.reports.borrow());

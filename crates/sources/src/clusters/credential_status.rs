@@ -1,4 +1,4 @@
-//! The source, the connection and the credential of a member, as shown in `/debug/clusters`.
+//! The source, the inventory, the connection and the credential of a member, as shown in `/debug/clusters`.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -10,6 +10,20 @@ use strait_kube_client::ApiCredential;
 pub const DIRECT: &str = "direct";
 /// The value of `via` for an API server that a relay connects.
 pub const RELAY: &str = "relay";
+
+/// The state of a member in the inventory that it comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InventoryStatus {
+    /// The manager that wrote the ClusterProfile.
+    pub manager: String,
+    /// The condition `ControlPlaneHealthy`: `True`, `False` or `Unknown`.
+    pub control_plane_healthy: &'static str,
+    /// The condition `Joined`.
+    pub joined: &'static str,
+    /// When `ControlPlaneHealthy` last changed, if known.
+    pub since: Option<Timestamp>,
+}
 
 /// The credential that is used to read a cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -5,6 +5,7 @@
 //! native format. A Secret is read in one format only. Pure.
 
 mod argocd;
+mod cluster_profile;
 mod object;
 #[cfg(test)]
 mod tests;
@@ -12,7 +13,7 @@ mod tests;
 pub use self::object::{
     API_SERVER_ANNOTATION, CLUSTER_ID_ANNOTATION, EXPIRES_ANNOTATION, IDENTITY_ANNOTATION,
     IDENTITY_CLUSTER_ANNOTATION, IdentityChoice, KUBECONFIG_KEY_ANNOTATION, MemberReach,
-    PROXY_ANNOTATION, ProxyChoice, TLS_SERVER_NAME_ANNOTATION,
+    PROXY_ANNOTATION, ProxyChoice, ReadProvider, TLS_SERVER_NAME_ANNOTATION,
 };
 use self::object::{FoundMember, MemberObject};
 use crate::store::WatchedSecret;
@@ -52,6 +53,9 @@ impl MemberObject<'_> {
 /// Reads every cluster of a Secret. `loopback` decides whether loopback addresses are allowed.
 pub(super) fn read(secret: &WatchedSecret, loopback: Loopback) -> Vec<FoundMember> {
     let object = MemberObject { secret, loopback };
+    if let Some(profile) = &secret.profile {
+        return vec![cluster_profile::read(&object, profile)];
+    }
     let label = |name: &str| secret.labels.get(name).map(String::as_str);
     match object.format() {
         SecretFormat::ArgoCd => {

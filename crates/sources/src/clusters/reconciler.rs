@@ -36,8 +36,8 @@ use super::kubeconfig::KubeconfigRefusal;
 use super::plan::{self, Action, Hold, Idle, Plan, PlannedCluster, PlannedMembers};
 use super::remembered::RememberedMember;
 use super::renewal::{self, RenewalFailures};
-use super::resolve::{permits, resolve};
-use super::secret::{MemberSecret, MemberSpec};
+use super::resolve::{ProviderSecrets, permits, resolve};
+use super::secret::{CLUSTER_ID_ANNOTATION, MemberSecret, MemberSpec};
 use super::status::{
     ClusterIdHolder, ClusterState, ClusterStatus, MemberFacts, RestoredFacts, evaluate,
     refused_kubeconfig,
@@ -184,6 +184,8 @@ struct Reconciler {
     planned_sources: Arc<MemberSources>,
     /// The parsed Secrets, so that only changed ones are parsed again.
     read: BTreeMap<ObjectName, (Arc<WatchedSecret>, MemberSecret)>,
+    /// The Secrets with the credentials for clusters of ClusterProfiles.
+    provider_secrets: ProviderSecrets,
     running: PlannedMembers,
     plan: Plan,
     members: BTreeMap<ClusterId, Member>,
@@ -233,6 +235,7 @@ impl Reconciler {
             context,
             planned_for: None,
             read: BTreeMap::new(),
+            provider_secrets: ProviderSecrets::new(),
             running: PlannedMembers::default(),
             plan: Plan::default(),
             members: BTreeMap::new(),
@@ -273,6 +276,7 @@ impl Reconciler {
         });
         if let Some(objects) = news {
             self.read(&objects.secrets);
+            self.provider_secrets.clone_from(&objects.provider_secrets);
             if let Some(place) = &objects.partial {
                 self.presume_unread(place);
             }
@@ -325,17 +329,49 @@ impl Reconciler {
         for secret in secrets {
             let read = match before.remove(&secret.name) {
                 Some((stored, read)) if stored == *secret => read,
-                _ => MemberSecret::read(secret, self.context.config.loopback),
+                previous => {
+                    let mut read = MemberSecret::read(secret, self.context.config.loopback);
+                    if let Some(id) = self.id_of_profile(secret, previous.as_ref()) {
+                        read.keep_id(id);
+                    }
+                    read
+                }
             };
             self.read.insert(secret.name.clone(), (Arc::clone(secret), read));
         }
     }
 
+    /// Returns the ID that a ClusterProfile defined before. A manager may change the property that
+    /// defines it, and proxies carry the ID.
+    fn id_of_profile(
+        &self,
+        object: &WatchedSecret,
+        previous: Option<&(Arc<WatchedSecret>, MemberSecret)>,
+    ) -> Option<ClusterId> {
+        let is_derived = |object: &WatchedSecret| {
+            let annotation = object.annotations.get(CLUSTER_ID_ANNOTATION);
+            object.profile.is_some() && annotation.is_none_or(String::is_empty)
+        };
+        if !is_derived(object) {
+            return None;
+        }
+        if let Some((stored, read)) = previous {
+            return read.clusters.keys().next().filter(|_| is_derived(stored)).cloned();
+        }
+        let running = self.running.clusters.iter();
+        let mut holders = running.map(|(id, cluster)| (id, cluster.secret == object.name));
+        let remembered = self.remembered.iter();
+        let mut before = remembered.map(|(id, member)| (id, member.belongs_to(&object.name)));
+        let held = holders.find(|(_, is_holder)| *is_holder);
+        held.or_else(|| before.find(|(_, is_holder)| *is_holder)).map(|(id, _)| id.clone())
+    }
+
     async fn plan(&mut self, now: Instant) {
         self.resume();
         let (sources, book) = (&self.planned_sources, &self.context.book);
+        let provider_secrets = &self.provider_secrets;
         let resolve = |(secret, read): &(Arc<WatchedSecret>, MemberSecret)| {
-            resolve(secret, read, sources, book)
+            resolve(secret, read, sources, provider_secrets, book)
         };
         let resolved = self.read.values().map(resolve);
         let secrets: Vec<_> = resolved.collect();

@@ -1,6 +1,7 @@
 //! Applies the operator file to the members that Secrets define: which IDs a source may define, and
 //! which identity reads a member. An object that selects an unavailable identity or proxy is refused.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use http::Uri;
@@ -8,13 +9,14 @@ use http::Uri;
 use super::formats::{
     IDENTITY_ANNOTATION, IdentityChoice, MemberReach, PROXY_ANNOTATION, ProxyChoice,
 };
-use super::kubeconfig::KubeconfigRefusal;
+use super::kubeconfig::{self, KubeconfigRefusal, ServerOverride};
 use super::secret::{MemberSecret, MemberSpec};
 use crate::members::book::TokenBook;
+use crate::members::profile::{ClusterProfile, ProviderAccessKind, ProviderSecret};
 use crate::members::{IdentityKind, MemberIdentity, MemberSources};
-use crate::store::WatchedSecret;
+use crate::store::{ObjectName, WatchedSecret};
 use strait_base::codes;
-use strait_kube_client::{Access, ApiCredential, ConnectProxy};
+use strait_kube_client::{Access, ApiCredential, ConnectProxy, Loopback, Redacted};
 use strait_model::ClusterId;
 
 /// Returns `read`, the content of `secret`, with the operator file applied.
@@ -25,6 +27,7 @@ pub(super) fn resolve(
     secret: &WatchedSecret,
     read: &MemberSecret,
     sources: &MemberSources,
+    provider_secrets: &ProviderSecrets,
     book: &TokenBook,
 ) -> MemberSecret {
     let mut resolved = read.clone();
@@ -34,18 +37,28 @@ pub(super) fn resolve(
         let outside = match (&read.source, position) {
             (None, _) => None,
             (Some(name), Some((_, source)))
-                if source.includes(&secret.name.namespace, &secret.labels) =>
+                if source.includes(
+                    secret.profile.is_some(),
+                    &secret.name.namespace,
+                    &secret.labels,
+                ) =>
             {
                 (!source.may_define(id.as_str())).then(|| {
                     format!("source {name} may define {}, not {id}", source.ids.join(", "))
                 })
             }
-            (Some(name), Some(_)) => Some(format!("source {name} no longer selects the Secret")),
+            (Some(name), Some(_)) => Some(format!("source {name} no longer selects the object")),
             (Some(name), None) => Some(format!("the --members file no longer has source {name}")),
         };
         let refusal = match (outside, &mut *member) {
             (Some(fact), _) => Some(KubeconfigRefusal::new(&codes::ID_OUTSIDE_SOURCE, "", fact)),
-            (None, Ok(spec)) => resolve_member(id, spec, sources, book).err(),
+            (None, Ok(spec)) => {
+                let chosen = match &secret.profile {
+                    Some(profile) => choose_provider(profile, spec, sources, provider_secrets),
+                    None => Ok(()),
+                };
+                chosen.and_then(|()| resolve_member(id, spec, sources, book)).err()
+            }
             (None, Err(_)) => None,
         };
         if let Some(refusal) = refusal {
@@ -53,6 +66,92 @@ pub(super) fn resolve(
         }
     }
     resolved
+}
+
+/// The Secrets with the credentials for clusters of ClusterProfiles.
+pub(super) type ProviderSecrets = BTreeMap<ObjectName, Arc<WatchedSecret>>;
+
+/// Sets the access of a profile's member: the provider that the operator file selects, and its
+/// credential.
+fn choose_provider(
+    profile: &ClusterProfile,
+    spec: &mut MemberSpec,
+    sources: &MemberSources,
+    provider_secrets: &ProviderSecrets,
+) -> Result<(), KubeconfigRefusal> {
+    let Some((kind, provider)) = profile.choose(&sources.access) else {
+        let listed = profile.providers.iter().map(|provider| provider.name.as_str());
+        let listed: Vec<_> = listed.collect();
+        let fact = match listed.is_empty() {
+            true => "lists no access provider".to_owned(),
+            false => format!(
+                "lists {}; `access` of the --members file has none of them",
+                listed.join(", ")
+            ),
+        };
+        let field = "status.accessProviders";
+        return Err(KubeconfigRefusal::new(&codes::PROFILE_PROVIDER, field, fact));
+    };
+    let field = || format!("status.accessProviders[{}]", provider.name);
+    let read = spec.reach.providers.iter().find(|read| read.name == provider.name);
+    let Some(read) = read else {
+        let fact = "is not read";
+        return Err(KubeconfigRefusal::new(&codes::PROFILE_PROVIDER, field(), fact));
+    };
+    let (mut access, proxy_url) = read.access.clone()?;
+    match kind {
+        ProviderAccessKind::Identity(name) => {
+            spec.reach.identity = Some(IdentityChoice::Named(Arc::clone(name)));
+        }
+        ProviderAccessKind::Program => {
+            let fact = "selects a program, which this version does not run";
+            return Err(KubeconfigRefusal::new(&codes::NOT_AVAILABLE, field(), fact));
+        }
+        ProviderAccessKind::SecretReader { .. }
+        | ProviderAccessKind::KubeconfigSecretReader { .. } => {
+            let unusable =
+                |fact: String| KubeconfigRefusal::new(&codes::PROFILE_SECRET, field(), fact);
+            let secret = provider.secret(kind).map_err(unusable)?;
+            access.credential = match secret {
+                Some(secret) => provider_credential(&secret, provider_secrets).map_err(unusable)?,
+                None => ApiCredential::None,
+            };
+        }
+    }
+    spec.access = access;
+    spec.reach = std::mem::take(&mut spec.reach).with_proxy_url(proxy_url);
+    Ok(())
+}
+
+/// Returns the credential in the Secret of a provider.
+fn provider_credential(
+    selected: &ProviderSecret,
+    provider_secrets: &ProviderSecrets,
+) -> Result<ApiCredential, String> {
+    let ProviderSecret { namespace, name, key, is_kubeconfig, context } = selected;
+    let found = provider_secrets.get(&ObjectName::new(namespace, name));
+    let secret = found
+        .ok_or_else(|| format!("Secret {namespace}/{name} does not exist, or cannot be read"))?;
+    let value = secret.data.get(key).filter(|value| !value.reveal().is_empty());
+    let value = value.ok_or_else(|| format!("Secret {namespace}/{name} has no key {key:?}"))?;
+    if !is_kubeconfig {
+        let token = std::str::from_utf8(value.reveal()).map(str::trim);
+        let token = token.ok().filter(|token| token.bytes().all(|byte| byte.is_ascii_graphic()));
+        let unusable = || format!("{key:?} of Secret {namespace}/{name} is not a token");
+        return Ok(ApiCredential::Token(Redacted::new(token.ok_or_else(unusable)?.to_owned())));
+    }
+    // Only the credential is used: the profile names the server.
+    let other = ServerOverride::default();
+    let parsed =
+        kubeconfig::parse_with(value.reveal(), context.as_deref(), Loopback::Allowed, &other);
+    let (access, _) =
+        parsed.map_err(|refusal| format!("Secret {namespace}/{name}, key {key:?}: {refusal}"))?;
+    match access.credential {
+        ApiCredential::None => {
+            Err(format!("{key:?} of Secret {namespace}/{name} has no credential"))
+        }
+        credential => Ok(credential),
+    }
 }
 
 fn resolve_member(
@@ -86,7 +185,18 @@ fn resolve_member(
     let feed = book.feed(identity, id.as_str(), cluster);
     let feed = feed.map_err(|fact| unavailable(annotation(IDENTITY_ANNOTATION), &fact))?;
     spec.access.credential = ApiCredential::Issued(feed);
+    if matches!(identity.kind, IdentityKind::Google(_)) && is_named_by_google(host) {
+        (spec.access.ca_pem, spec.access.tls_server_name) = (None, None);
+    }
     Ok(())
+}
+
+/// Whether Google assigns this name. The certificate of its server is public: an object cannot choose
+/// the certificate authority of a server that receives a token of Google.
+fn is_named_by_google(host: &str) -> bool {
+    let host = host.trim_end_matches('.').to_ascii_lowercase();
+    let is_below = |suffix: &str| host == suffix || host.ends_with(&format!(".{suffix}"));
+    is_below("gke.goog") || is_below("googleapis.com")
 }
 
 /// Names that a proxy would resolve to itself or to a metadata service.

@@ -14,6 +14,7 @@ use serde_json::Value;
 pub use super::formats::CLUSTER_ID_ANNOTATION;
 use super::formats::{self, MemberReach};
 use super::kubeconfig::{self, KubeconfigRefusal};
+use crate::members::profile::ID_PROPERTY;
 use crate::store::{ISTIO_SECRET_LABEL, ObjectName, WatchedSecret};
 use strait_base::codes;
 use strait_kube_client::{Access, ApiCredential, Loopback};
@@ -185,6 +186,21 @@ impl MemberSecret {
         read
     }
 
+    /// Gives the only member the ID that it had before.
+    pub(super) fn keep_id(&mut self, id: ClusterId) {
+        if self.clusters.len() != 1 || self.clusters.contains_key(&id) {
+            return;
+        }
+        let Some((other, mut member)) = self.clusters.pop_first() else { return };
+        if let Ok(spec) = &mut member {
+            let fact = format!("names the ID {other} now; the member stays {id}");
+            let field = format!("property {ID_PROPERTY}");
+            let remark = KubeconfigRefusal::new(&codes::PROFILE_ID_KEPT, field, fact);
+            spec.reach.remark.get_or_insert(remark);
+        }
+        self.clusters.insert(id, member);
+    }
+
     /// Adds the only member of a Secret without a kubeconfig, which is read through a relay.
     fn add_relayed(
         &mut self,
@@ -214,7 +230,8 @@ impl MemberSecret {
 
 /// Whether a Secret defines a member that is read through a relay.
 fn is_relayed(secret: &WatchedSecret) -> bool {
-    secret.annotations.get(RELAY_ANNOTATION).is_some_and(|value| value == "true")
+    secret.profile.is_none()
+        && secret.annotations.get(RELAY_ANNOTATION).is_some_and(|value| value == "true")
 }
 
 fn read_relayed(
@@ -345,6 +362,8 @@ contexts: [{name: a, context: {cluster: a, user: a}}]";
             created: None,
             secret_type: "Opaque".to_owned(),
             source: None,
+            profile: None,
+            decision: None,
             data: data
                 .iter()
                 .map(|(key, value)| ((*key).to_owned(), Redacted::new(value.as_bytes().to_vec())))

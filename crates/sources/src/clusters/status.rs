@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 pub use super::credential_status::{
-    CredentialKind, CredentialStatus, DIRECT, RELAY, SYSTEM_SOURCE,
+    CredentialKind, CredentialStatus, DIRECT, InventoryStatus, RELAY, SYSTEM_SOURCE,
 };
 use super::flapping::Stage;
 use super::kubeconfig::KubeconfigRefusal;
@@ -102,8 +102,8 @@ pub struct ClusterStatus {
     pub kubeconfig_refused: bool,
     /// The credential that is used to read it; `None` if none is used.
     pub credential: Option<CredentialStatus>,
-    /// The state in an inventory; always null, because no member comes from one.
-    pub inventory: (),
+    /// The state in the inventory that the member comes from.
+    pub inventory: Option<InventoryStatus>,
     /// The permissions that the reader lacks, such as `list pods`.
     pub missing_rights: Vec<String>,
     /// The clusters whose pods use the same addresses in the same network. Filled in by the
@@ -165,7 +165,7 @@ impl ClusterStatus {
             mode: None,
             credential: None,
             kubeconfig_refused: false,
-            inventory: (),
+            inventory: None,
             missing_rights: Vec::new(),
             same_addresses: Vec::new(),
             same_ranges: Vec::new(),

@@ -2,6 +2,7 @@
 //! registries.
 
 mod identities;
+mod profiles;
 mod proxies;
 mod swap;
 

@@ -16,7 +16,9 @@ use tokio::time::Instant;
 
 use self::credentials::Credentials;
 use super::AwsIdentity;
+use super::form::form_text;
 use super::obtained::{ObtainedToken, renewal_after};
+use super::token_endpoint::TokenFailure;
 use crate::lifetime::{EKS_LIFETIME, EKS_PREFIX};
 use strait_kube_client::Redacted;
 
@@ -41,7 +43,7 @@ struct CurrentCredentials {
     /// When they are requested again.
     renewed_at: Option<Instant>,
     /// Why the last request failed.
-    failure: Option<String>,
+    failure: Option<TokenFailure>,
 }
 
 impl AwsSession {
@@ -56,7 +58,7 @@ impl AwsSession {
     }
 
     /// Returns valid credentials. While they cannot be renewed, the previous ones stay in use.
-    async fn credentials(&self) -> Result<Arc<Credentials>, String> {
+    async fn credentials(&self) -> Result<Arc<Credentials>, TokenFailure> {
         let mut current = self.current.lock().await;
         if current.renewed_at.is_none_or(|at| at <= Instant::now()) {
             match credentials::request(&self.settings).await {
@@ -69,9 +71,10 @@ impl AwsSession {
                         failure: None,
                     };
                 }
-                Err(fact) => {
-                    current.failure = Some(fact);
-                    current.renewed_at = Some(Instant::now() + AGAIN_AFTER);
+                Err(failure) => {
+                    let pause = AGAIN_AFTER.max(failure.retry_after.unwrap_or_default());
+                    current.failure = Some(failure);
+                    current.renewed_at = Some(Instant::now() + pause);
                 }
             }
         }
@@ -79,8 +82,8 @@ impl AwsSession {
         let valid = current.credentials.as_ref().filter(|credentials| credentials.expires > now);
         match (valid, &current.failure) {
             (Some(credentials), _) => Ok(Arc::clone(credentials)),
-            (None, Some(fact)) => Err(fact.clone()),
-            (None, None) => Err("the AWS credentials have expired".to_owned()),
+            (None, Some(failure)) => Err(failure.clone()),
+            (None, None) => Err("the AWS credentials have expired".to_owned().into()),
         }
     }
 }
@@ -89,7 +92,7 @@ impl AwsSession {
 pub(super) async fn eks_token(
     session: &AwsSession,
     cluster: &str,
-) -> Result<ObtainedToken, String> {
+) -> Result<ObtainedToken, TokenFailure> {
     let credentials = session.credentials().await?;
     let now = SystemTime::now();
     let time = Timestamp::try_from(now).map_err(|error| error.to_string())?;
@@ -131,7 +134,7 @@ fn presign(
     if let Some(token) = &credentials.session_token {
         query.push(("X-Amz-Security-Token", token.reveal()));
     }
-    let query = sigv4::canonical_query(&query);
+    let query = form_text(&query);
     let request = sigv4::CanonicalRequest {
         method: "GET",
         path: "/",

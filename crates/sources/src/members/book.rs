@@ -15,6 +15,7 @@ use tracing::{info, warn};
 
 use super::aws::AwsSession;
 use super::obtained::ObtainedToken;
+use super::token_endpoint::TokenFailure;
 use super::token_source::TokenSource;
 use super::{IdentityKind, MemberIdentity};
 use strait_base::codes;
@@ -95,11 +96,16 @@ impl TokenBook {
                 };
                 (cluster.to_owned(), TokenSource::Eks { session, cluster: cluster.to_owned() })
             }
-            IdentityKind::Unavailable(kind) => {
-                return Err(format!(
-                    "identity {} is of type {kind}, which this version does not implement",
-                    identity.name
-                ));
+            IdentityKind::Google(google) => {
+                (String::new(), TokenSource::Google(Box::new(google.clone())))
+            }
+            IdentityKind::Azure(azure) => {
+                (String::new(), TokenSource::Entra(Box::new(azure.clone())))
+            }
+            IdentityKind::Exchange(exchange) => {
+                let audience = exchange.audience.replace("{id}", id);
+                let identity = Box::new(exchange.clone());
+                (audience.clone(), TokenSource::Exchange { identity, audience })
             }
         };
         let key = (Arc::clone(&identity.name), parameter);
@@ -173,24 +179,27 @@ impl TokenTask {
         loop {
             let began = Instant::now();
             let obtained = self.meanwhile(timeout(LIMIT, self.source.obtain())).await;
-            let obtained =
-                obtained.unwrap_or_else(|_| Err(format!("no answer within {} s", LIMIT.as_secs())));
+            let limit = || format!("no answer within {} s", LIMIT.as_secs());
+            let obtained = obtained.unwrap_or_else(|_| Err(limit().into()));
+            let mut earliest = began + FORCED_INTERVAL;
             let pause = match obtained {
                 Ok(obtained) => {
                     again = AGAIN;
                     self.publish(obtained)
                 }
-                Err(fact) => {
+                Err(TokenFailure { fact, retry_after, .. }) => {
                     let fact: Arc<str> = format!("{}: {fact}", codes::IDENTITY_FAILED).into();
                     let is_new = self.state.borrow().error.as_ref() != Some(&fact);
                     if is_new {
                         warn!(%identity, reason = %fact, "no token for an identity");
                     }
                     self.state.send_modify(|state| state.error = Some(fact));
-                    again.pause(rand::random())
+                    let requested = retry_after.unwrap_or_default();
+                    earliest = earliest.max(Instant::now() + requested);
+                    again.pause(rand::random()).max(requested)
                 }
             };
-            self.meanwhile(self.wait(began, began + pause)).await;
+            self.meanwhile(self.wait(earliest, Instant::now() + pause)).await;
         }
     }
 
@@ -216,10 +225,11 @@ impl TokenTask {
     }
 
     /// Waits for the next request: until its time, or until a server refuses the token.
-    async fn wait(&self, began: Instant, until: Instant) {
+    /// The latter does not cause a request before `earliest`.
+    async fn wait(&self, earliest: Instant, until: Instant) {
         tokio::select! {
             () = sleep_until(until) => {}
-            () = self.refused.notified() => sleep_until((began + FORCED_INTERVAL).min(until)).await,
+            () = self.refused.notified() => sleep_until(earliest.min(until)).await,
         }
     }
 
@@ -298,14 +308,6 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         assert!(lock(&book.entries).is_empty());
-    }
-
-    #[tokio::test]
-    async fn identity_without_a_source_of_tokens_is_refused_with_its_type() {
-        let book = TokenBook::new(None, &Supervisor::new());
-        let of = |kind| MemberIdentity { kind, ..identity(std::path::Path::new("/t")) };
-        let refused = book.feed(&of(IdentityKind::Unavailable("google")), "a", "a");
-        assert!(refused.expect_err("not available").contains("type google"));
     }
 
     #[tokio::test]

@@ -8,11 +8,13 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::endpoint::{OperatorUrl, parse_url};
+use super::profile::{ProviderAccess, ProviderAccessKind};
 use super::selector::{SelectorExpression, is_plain};
 use super::servers::{ServerPattern, is_dns_label};
 use super::{
-    AwsCredentials, AwsIdentity, IdentityKind, MemberIdentity, MemberProxy, MemberSources,
-    SYSTEM_SOURCE, SecretSelection, Source, SourceObjects,
+    AwsCredentials, AwsIdentity, AzureIdentity, ExchangeIdentity, GoogleCredentials,
+    GoogleFederation, GoogleIdentity, IdentityKind, MemberIdentity, MemberProxy, MemberSources,
+    ObjectSelection, PlacementSelection, SYSTEM_SOURCE, Source, SourceObjects,
 };
 use strait_kube_client::ConnectProxy;
 use strait_model::policy::InvalidPolicy;
@@ -23,6 +25,8 @@ const API_VERSION: &str = "strait.dev/v1";
 const KIND: &str = "MemberSources";
 /// The audience of the tokens for a member.
 const AUDIENCE: &str = "strait-member-{id}";
+/// The data key of a provider's token.
+const PROVIDER_KEY: &str = "token";
 /// The lifetime of AWS credentials in seconds: the default, and the range that STS accepts.
 const WEB_IDENTITY_SECONDS: u64 = 3600;
 const WEB_IDENTITY_RANGE: std::ops::RangeInclusive<u64> = 900..=43_200;
@@ -268,25 +272,17 @@ impl MemberSources {
             namespace("publishProfiles.namespace", &text.namespace)?;
             unused.push("publishProfiles".to_owned());
         }
-        for (at, source) in sources.iter().enumerate() {
-            if source.objects == SourceObjects::ClusterProfiles {
-                unused.push(format!("sources[{at}].clusterProfiles"));
+        for (at, entry) in access.iter().enumerate() {
+            if entry.kind == ProviderAccessKind::Program {
+                unused.push(format!("access[{at}].program"));
             }
-        }
-        if !access.is_empty() {
-            unused.push("access".to_owned());
         }
         for (at, proxy) in proxies.iter().enumerate() {
             if proxy.connect.is_none() {
                 unused.push(format!("proxies[{at}]"));
             }
         }
-        for (at, identity) in identities.iter().enumerate() {
-            if let IdentityKind::Unavailable(kind) = identity.kind {
-                unused.push(format!("identities[{at}].{kind}"));
-            }
-        }
-        Ok(Self { sources, identities, proxies, unused })
+        Ok(Self { sources, identities, proxies, access, unused })
     }
 }
 
@@ -344,11 +340,11 @@ fn filled(field: String, text: &str) -> Checked<()> {
     if text.is_empty() { invalid(field, "is empty") } else { Ok(()) }
 }
 
-fn selection(field: &str, text: SelectionText) -> Checked<SecretSelection> {
+fn selection(field: &str, text: SelectionText) -> Checked<ObjectSelection> {
     namespace(&format!("{field}.namespace"), &text.namespace)?;
     let selector = SelectorExpression::parse(&text.selector)
         .or_else(|fact| invalid(format!("{field}.selector"), fact))?;
-    Ok(SecretSelection { namespace: text.namespace.into(), selector })
+    Ok(ObjectSelection { namespace: text.namespace.into(), selector })
 }
 
 fn source(field: &str, entry: Entry) -> Checked<Source> {
@@ -376,19 +372,32 @@ fn source(field: &str, entry: Entry) -> Checked<Source> {
             SourceObjects::Secrets(selection(&format!("{field}.secrets"), secrets)?)
         }
         (None, Some(profiles)) => {
-            selection(&format!("{field}.clusterProfiles"), profiles)?;
-            if let Some(placement) = text.placement {
-                namespace(&format!("{field}.placement.namespace"), &placement.namespace)?;
-                filled(format!("{field}.placement.decisionKey"), &placement.decision_key)?;
-            }
-            SourceObjects::ClusterProfiles
+            let placement = match text.placement {
+                None => None,
+                Some(PlacementText { namespace: place, decision_key }) => {
+                    namespace(&format!("{field}.placement.namespace"), &place)?;
+                    let is_value = (1..=63).contains(&decision_key.len())
+                        && decision_key.bytes().all(is_plain);
+                    if !is_value {
+                        let fact = format!("{decision_key:?} is not the value of a label");
+                        return invalid(format!("{field}.placement.decisionKey"), fact);
+                    }
+                    Some(PlacementSelection { namespace: place.into(), decision_key })
+                }
+            };
+            let selection = selection(&format!("{field}.clusterProfiles"), profiles)?;
+            SourceObjects::ClusterProfiles { selection, placement }
         }
         _ => return invalid(field, "needs exactly one selection: secrets or clusterProfiles"),
     };
     Ok(Source { name, objects, ids: text.ids })
 }
 
-fn access(field: &str, entry: Entry, is_identity: &dyn Fn(&str) -> bool) -> Checked<()> {
+fn access(
+    field: &str,
+    entry: Entry,
+    is_identity: &dyn Fn(&str) -> bool,
+) -> Checked<ProviderAccess> {
     let text: AccessText = read(field, entry)?;
     filled(format!("{field}.provider"), &text.provider)?;
     let kinds = [
@@ -405,7 +414,7 @@ fn access(field: &str, entry: Entry, is_identity: &dyn Fn(&str) -> bool) -> Chec
     if let Some(reader) = &text.secret_reader {
         namespace(&format!("{field}.secretReader.namespace"), &reader.namespace)?;
         filled(format!("{field}.secretReader.name"), &reader.name)?;
-        filled(format!("{field}.secretReader.key"), reader.key.as_deref().unwrap_or("token"))?;
+        filled(format!("{field}.secretReader.key"), reader.key.as_deref().unwrap_or(PROVIDER_KEY))?;
         let rest = reader.name.replace("{clusterName}", "");
         if rest.contains(['{', '}']) {
             let fact = "may only contain the placeholder {clusterName}";
@@ -447,7 +456,20 @@ fn access(field: &str, entry: Entry, is_identity: &dyn Fn(&str) -> bool) -> Chec
         }
         None => {}
     }
-    text.servers.map(|servers| server_list(field, servers)).transpose().map(drop)
+    text.servers.map(|servers| server_list(field, servers)).transpose()?;
+    let kind = match (text.secret_reader, text.kubeconfig_secret_reader, text.identity) {
+        (Some(reader), ..) => ProviderAccessKind::SecretReader {
+            namespace: reader.namespace,
+            name: reader.name,
+            key: reader.key.unwrap_or_else(|| PROVIDER_KEY.to_owned()),
+        },
+        (_, Some(reader), _) => {
+            ProviderAccessKind::KubeconfigSecretReader { namespaces: reader.namespaces }
+        }
+        (.., Some(identity)) => ProviderAccessKind::Identity(identity.into()),
+        (None, None, None) => ProviderAccessKind::Program,
+    };
+    Ok(ProviderAccess { provider: text.provider, kind })
 }
 
 fn server_list(field: &str, servers: Vec<String>) -> Checked<Vec<ServerPattern>> {
@@ -568,38 +590,69 @@ fn google(field: &str, entry: Entry) -> Checked<IdentityKind> {
         let fact = "has metadata and workloadIdentityFederation; remove one";
         return invalid(field, fact);
     }
-    if let Some(metadata) = text.metadata {
-        endpoint(format!("{field}.metadata.endpoint"), metadata.endpoint)?;
-    }
-    if let Some(federation) = text.workload_identity_federation {
-        let field = format!("{field}.workloadIdentityFederation");
-        filled(format!("{field}.audience"), &federation.audience)?;
-        filled(format!("{field}.tokenFile"), &federation.token_file)?;
-        optional(format!("{field}.serviceAccount"), federation.service_account.as_deref())?;
-        endpoint(format!("{field}.endpoint"), federation.endpoint)?;
-    }
     optional(format!("{field}.roots"), text.roots.as_deref())?;
-    Ok(IdentityKind::Unavailable("google"))
+    let credentials = match text.workload_identity_federation {
+        None => GoogleCredentials::Metadata {
+            endpoint: endpoint(
+                format!("{field}.metadata.endpoint"),
+                text.metadata.and_then(|metadata| metadata.endpoint),
+            )?,
+        },
+        Some(federation) => {
+            let field = format!("{field}.workloadIdentityFederation");
+            filled(format!("{field}.audience"), &federation.audience)?;
+            filled(format!("{field}.tokenFile"), &federation.token_file)?;
+            if let Some(account) = &federation.service_account {
+                path_segment(format!("{field}.serviceAccount"), account)?;
+            }
+            GoogleCredentials::Federation(GoogleFederation {
+                audience: federation.audience,
+                token_file: federation.token_file.into(),
+                endpoint: endpoint(format!("{field}.endpoint"), federation.endpoint)?,
+                service_account: federation.service_account,
+            })
+        }
+    };
+    Ok(IdentityKind::Google(GoogleIdentity { credentials, roots: text.roots.map(Into::into) }))
 }
 
 fn azure(field: &str, entry: Entry) -> Checked<IdentityKind> {
     let text: AzureText = read(field, entry)?;
-    filled(format!("{field}.tenant"), &text.tenant)?;
+    path_segment(format!("{field}.tenant"), &text.tenant)?;
     filled(format!("{field}.clientId"), &text.client_id)?;
     filled(format!("{field}.tokenFile"), &text.token_file)?;
     optional(format!("{field}.roots"), text.roots.as_deref())?;
-    endpoint(format!("{field}.authority"), text.authority)?;
-    Ok(IdentityKind::Unavailable("azure"))
+    Ok(IdentityKind::Azure(AzureIdentity {
+        tenant: text.tenant,
+        client_id: text.client_id,
+        token_file: text.token_file.into(),
+        authority: endpoint(format!("{field}.authority"), text.authority)?,
+        roots: text.roots.map(Into::into),
+    }))
 }
 
 fn exchange(field: &str, entry: Entry) -> Checked<IdentityKind> {
     let text: ExchangeText = read(field, entry)?;
-    endpoint(format!("{field}.endpoint"), Some(text.endpoint))?;
+    let url = OperatorUrl::parse(&text.endpoint);
     filled(format!("{field}.tokenFile"), &text.token_file)?;
-    audience(&format!("{field}.audience"), text.audience)?;
     optional(format!("{field}.scope"), text.scope.as_deref())?;
     optional(format!("{field}.roots"), text.roots.as_deref())?;
-    Ok(IdentityKind::Unavailable("exchange"))
+    Ok(IdentityKind::Exchange(ExchangeIdentity {
+        endpoint: url.or_else(|fact| invalid(format!("{field}.endpoint"), fact))?,
+        token_file: text.token_file.into(),
+        audience: audience(&format!("{field}.audience"), text.audience)?,
+        scope: text.scope,
+        roots: text.roots.map(Into::into),
+    }))
+}
+
+/// Checks a text that becomes one segment of a URL's path.
+fn path_segment(field: String, text: &str) -> Checked<()> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.@".contains(&byte);
+    match !text.is_empty() && text.bytes().all(is_plain) && !text.starts_with('.') {
+        true => Ok(()),
+        false => invalid(field, format!("{text:?} has a character that no such name has")),
+    }
 }
 
 fn kubernetes(field: &str, entry: Entry) -> Checked<IdentityKind> {

@@ -6,15 +6,24 @@
 //! limit is an error instead of a missing limit.
 
 mod aws;
+mod azure;
 pub mod book;
 mod endpoint;
 mod file;
+mod form;
+mod google;
+mod oauth;
 mod obtained;
+pub mod placement;
+pub mod profile;
 mod selector;
 mod servers;
+mod token_endpoint;
 pub mod token_source;
 
 pub use self::endpoint::OperatorUrl;
+use self::placement::DECISION_KEY_LABEL;
+use self::profile::ProviderAccess;
 pub use self::selector::SelectorExpression;
 pub use self::servers::ServerPattern;
 
@@ -39,6 +48,8 @@ pub struct MemberSources {
     pub identities: Vec<MemberIdentity>,
     /// The proxies, in the order of the file.
     pub proxies: Vec<MemberProxy>,
+    /// The access to the clusters of providers, in the order of the file.
+    pub access: Vec<ProviderAccess>,
     /// Parts of the file that this version validates and does not use, for a warning.
     pub unused: Vec<String>,
 }
@@ -58,14 +69,28 @@ pub struct Source {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SourceObjects {
     /// Secrets.
-    Secrets(SecretSelection),
-    /// ClusterProfiles, which this version does not read.
-    ClusterProfiles,
+    Secrets(ObjectSelection),
+    /// ClusterProfiles.
+    ClusterProfiles {
+        /// The profiles.
+        selection: ObjectSelection,
+        /// The decisions that limit them.
+        placement: Option<PlacementSelection>,
+    },
 }
 
-/// Secrets of one namespace.
+/// The decisions of a placement.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SecretSelection {
+pub struct PlacementSelection {
+    /// Their namespace.
+    pub namespace: Arc<str>,
+    /// The value of their label `multicluster.x-k8s.io/decision-key`.
+    pub decision_key: String,
+}
+
+/// Objects of one namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObjectSelection {
     /// The namespace.
     pub namespace: Arc<str>,
     /// Their labels.
@@ -124,8 +149,76 @@ pub enum IdentityKind {
     },
     /// A presigned URL for EKS.
     Aws(AwsIdentity),
-    /// A type that this version does not implement, by its name in the file.
-    Unavailable(&'static str),
+    /// An access token of Google.
+    Google(GoogleIdentity),
+    /// A token of Entra ID.
+    Azure(AzureIdentity),
+    /// A token that an endpoint issues for another token (RFC 8693).
+    Exchange(ExchangeIdentity),
+}
+
+/// A Google identity.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GoogleIdentity {
+    /// The source of its tokens.
+    pub credentials: GoogleCredentials,
+    /// The file of the roots that verify the endpoints.
+    pub roots: Option<PathBuf>,
+}
+
+/// The source of Google's tokens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GoogleCredentials {
+    /// The metadata server of the node.
+    Metadata {
+        /// Its URL, if it is not the usual address.
+        endpoint: Option<OperatorUrl>,
+    },
+    /// A workload identity pool that trusts another issuer.
+    Federation(GoogleFederation),
+}
+
+/// The exchange of another issuer's token at Google.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GoogleFederation {
+    /// The name of the pool's provider.
+    pub audience: String,
+    /// The file with the other issuer's token.
+    pub token_file: PathBuf,
+    /// The server of Google's services, if it is not the public one.
+    pub endpoint: Option<OperatorUrl>,
+    /// The e-mail address of the service account that the principal impersonates.
+    pub service_account: Option<String>,
+}
+
+/// An identity of Entra ID.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AzureIdentity {
+    /// The tenant.
+    pub tenant: String,
+    /// The ID of the application.
+    pub client_id: String,
+    /// The file with the federated token.
+    pub token_file: PathBuf,
+    /// The server of Entra ID, if it is not the public one.
+    pub authority: Option<OperatorUrl>,
+    /// The file of the roots that verify it.
+    pub roots: Option<PathBuf>,
+}
+
+/// An identity whose token an endpoint issues for another token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExchangeIdentity {
+    /// The endpoint.
+    pub endpoint: OperatorUrl,
+    /// The file with the other token.
+    pub token_file: PathBuf,
+    /// The audience, in which `{id}` is the placeholder of the member's ID.
+    pub audience: String,
+    /// The requested scope.
+    pub scope: Option<String>,
+    /// The file of the roots that verify the endpoint.
+    pub roots: Option<PathBuf>,
 }
 
 /// An AWS identity.
@@ -172,10 +265,10 @@ impl MemberSources {
     }
 
     /// Returns the sources of Secrets.
-    pub fn secret_sources(&self) -> impl Iterator<Item = (&Source, &SecretSelection)> {
+    pub fn secret_sources(&self) -> impl Iterator<Item = (&Source, &ObjectSelection)> {
         self.sources.iter().filter_map(|source| match &source.objects {
             SourceObjects::Secrets(selection) => Some((source, selection)),
-            SourceObjects::ClusterProfiles => None,
+            SourceObjects::ClusterProfiles { .. } => None,
         })
     }
 
@@ -190,17 +283,47 @@ impl MemberSources {
     }
 }
 
-impl SecretSelection {
-    /// Whether a Secret with this namespace and these labels is selected.
+impl PlacementSelection {
+    /// Returns the selection of the decisions.
+    pub fn decisions(&self) -> ObjectSelection {
+        let selector = SelectorExpression::equal(DECISION_KEY_LABEL, &self.decision_key);
+        ObjectSelection { namespace: Arc::clone(&self.namespace), selector }
+    }
+}
+
+impl ObjectSelection {
+    /// Whether an object with this namespace and these labels is selected.
     pub fn includes(&self, namespace: &str, labels: &BTreeMap<String, String>) -> bool {
         *self.namespace == *namespace && self.selector.matches(labels)
     }
 }
 
 impl Source {
-    /// Whether the source selects a Secret with this namespace and these labels.
-    pub fn includes(&self, namespace: &str, labels: &BTreeMap<String, String>) -> bool {
-        matches!(&self.objects, SourceObjects::Secrets(one) if one.includes(namespace, labels))
+    /// Returns the selection of its objects, and whether they are ClusterProfiles.
+    pub fn selection(&self) -> (&ObjectSelection, bool) {
+        match &self.objects {
+            SourceObjects::Secrets(selection) => (selection, false),
+            SourceObjects::ClusterProfiles { selection, .. } => (selection, true),
+        }
+    }
+
+    /// Returns the placement that limits its objects.
+    pub fn placement(&self) -> Option<&PlacementSelection> {
+        match &self.objects {
+            SourceObjects::Secrets(_) => None,
+            SourceObjects::ClusterProfiles { placement, .. } => placement.as_ref(),
+        }
+    }
+
+    /// Whether the source selects an object.
+    pub fn includes(
+        &self,
+        is_profile: bool,
+        namespace: &str,
+        labels: &BTreeMap<String, String>,
+    ) -> bool {
+        let (selection, of_profiles) = self.selection();
+        of_profiles == is_profile && selection.includes(namespace, labels)
     }
 
     /// Whether its objects may define a cluster with this ID.
@@ -233,13 +356,20 @@ impl MemberIdentity {
         self.servers.iter().any(|server| server.matches(host))
     }
 
+    /// Whether its token is the same at all members, so that one of them can use it at the others.
+    pub fn is_replayable(&self) -> bool {
+        matches!(self.kind, IdentityKind::Google(_) | IdentityKind::Azure(_))
+    }
+
     /// Returns the type's name in the operator file.
     pub fn type_name(&self) -> &'static str {
         match &self.kind {
             IdentityKind::TokenFile(_) => "tokenFile",
             IdentityKind::Kubernetes { .. } => "kubernetes",
             IdentityKind::Aws(_) => "aws",
-            IdentityKind::Unavailable(name) => name,
+            IdentityKind::Google(_) => "google",
+            IdentityKind::Azure(_) => "azure",
+            IdentityKind::Exchange(_) => "exchange",
         }
     }
 }
@@ -269,6 +399,8 @@ fn glob_matches(pattern: &[u8], text: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    mod clouds;
+
     use super::glob_matches;
 
     #[test]

@@ -13,7 +13,7 @@ pub(super) const LIFETIME_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// A token, and when the next one is requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ObtainedToken {
+pub(super) struct ObtainedToken {
     /// The token.
     pub token: Redacted<String>,
     /// When it expires, if known.

@@ -36,6 +36,13 @@ impl SelectorExpression {
         Ok(Self { text: text.trim().to_owned(), requirements })
     }
 
+    /// Selects the objects whose label has this value.
+    pub(super) fn equal(key: &str, value: &str) -> Self {
+        let test = RequirementTest::In([value.to_owned()].into());
+        let requirements = vec![Requirement { key: key.to_owned(), test }];
+        Self { text: format!("{key}={value}"), requirements }
+    }
+
     /// Returns the text, for an API server.
     pub fn as_str(&self) -> &str {
         &self.text

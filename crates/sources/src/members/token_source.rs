@@ -11,6 +11,8 @@ use tokio::sync::watch;
 
 use super::aws::{self, AwsSession};
 use super::obtained::{ObtainedToken, expiring, read_token};
+use super::token_endpoint::TokenFailure;
+use super::{AzureIdentity, ExchangeIdentity, GoogleIdentity, azure, google, oauth};
 use crate::lifetime::Lifetime;
 use strait_kube_client::{Access, ApiClient, Redacted, one_line};
 
@@ -42,6 +44,17 @@ pub enum TokenSource {
         /// The name of the cluster.
         cluster: String,
     },
+    /// An access token of Google.
+    Google(Box<GoogleIdentity>),
+    /// A token of Entra ID.
+    Entra(Box<AzureIdentity>),
+    /// A token with this audience, for the token in a file.
+    Exchange {
+        /// The endpoint and the file.
+        identity: Box<ExchangeIdentity>,
+        /// The audience.
+        audience: String,
+    },
 }
 
 impl TokenSource {
@@ -49,17 +62,23 @@ impl TokenSource {
     ///
     /// # Errors
     /// Returns the reason. It never contains a token.
-    pub async fn obtain(&self) -> Result<ObtainedToken, String> {
+    pub(super) async fn obtain(&self) -> Result<ObtainedToken, TokenFailure> {
         match self {
-            Self::File(path) => from_file(path),
+            Self::File(path) => Ok(from_file(path)?),
             Self::Account { hub, namespace, account, audience } => {
-                let hub = hub.as_ref().ok_or(
-                    "an identity of type kubernetes needs a config cluster; --config-dir has none",
-                )?;
+                let hub = hub.as_ref().ok_or_else(|| {
+                    "an identity of type kubernetes needs a config cluster; --config-dir has none"
+                        .to_owned()
+                })?;
                 let access = hub.borrow().clone();
-                request_token(&access, (namespace, account), audience).await
+                Ok(request_token(&access, (namespace, account), audience).await?)
             }
             Self::Eks { session, cluster } => aws::eks_token(session, cluster).await,
+            Self::Google(identity) => google::google_token(identity).await,
+            Self::Entra(identity) => azure::entra_token(identity).await,
+            Self::Exchange { identity, audience } => {
+                oauth::exchanged_token(identity, audience).await
+            }
         }
     }
 }
@@ -145,7 +164,7 @@ mod tests {
             serde_json::from_slice(&claims.expect("base64")).expect("JSON");
         assert_eq!(claims["aud"], json!(["strait-member-east"]));
         assert!(obtained.refresh_after.as_secs().abs_diff(1800) <= 1);
-        let error = source("missing").obtain().await.expect_err("no such account");
+        let error = source("missing").obtain().await.expect_err("no such account").fact;
         assert!(error.contains("strait-system/missing"), "{error}");
         let without_hub = TokenSource::Account {
             hub: None,
@@ -153,6 +172,6 @@ mod tests {
             account: String::new(),
             audience: String::new(),
         };
-        assert!(without_hub.obtain().await.expect_err("no hub").contains("--config-dir"));
+        assert!(without_hub.obtain().await.expect_err("no hub").fact.contains("--config-dir"));
     }
 }

@@ -21,7 +21,9 @@ use tokio::sync::{mpsc, watch};
 use tracing::warn;
 
 pub(super) use self::input::{ReadObject, StoreInput, StoreReader};
-pub(super) use self::secret_object::SecretObject;
+pub(super) use self::secret_object::{
+    DecisionObject, MemberDefinition, ProfileObject, SecretObject,
+};
 use self::secret_object::{object_name, owned};
 use super::combined::OWN_CLUSTER;
 use super::kinds::{self, PolicyEffect, StoreKind};

@@ -25,6 +25,8 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use crate::members::placement::PlacementDecision;
+use crate::members::profile::ClusterProfile;
 use strait_kube_client::Redacted;
 use strait_model::{Collection, ObjectFiles, ObjectKey};
 
@@ -49,8 +51,11 @@ pub struct Objects {
     /// Secrets of the system namespace with either label, by name, and then Secrets of the sources
     /// in the operator file.
     pub secrets: Vec<Arc<WatchedSecret>>,
-    /// All other Secrets of a directory, which a source in the operator file may select.
+    /// All other Secrets the ClusterProfiles and the PlacementDecisions of a directory, which a source in the operator file
+    /// may select.
     pub other_secrets: Vec<Arc<WatchedSecret>>,
+    /// The Secrets with the credentials for clusters of ClusterProfiles.
+    pub provider_secrets: BTreeMap<ObjectName, Arc<WatchedSecret>>,
     /// ConfigMaps, by namespace and name.
     pub config_maps: Vec<Arc<WatchedConfigMap>>,
     /// Namespaces, by name.
@@ -130,7 +135,7 @@ impl fmt::Display for ObjectName {
     }
 }
 
-/// A Secret.
+/// A Secret, or a ClusterProfile, which also defines a member.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct WatchedSecret {
     /// Its name.
@@ -147,14 +152,20 @@ pub struct WatchedSecret {
     pub source: Option<Arc<str>>,
     /// Its decoded data; `stringData` takes precedence over `data`.
     pub data: BTreeMap<String, Redacted<Vec<u8>>>,
+    /// The content of a ClusterProfile; `None` for a Secret.
+    pub profile: Option<Arc<ClusterProfile>>,
+    /// The content of a PlacementDecision, which limits the members of a source and defines none.
+    pub decision: Option<Arc<PlacementDecision>>,
 }
 
 impl WatchedSecret {
     /// Whether it has a label that makes it describe member clusters.
     pub fn describes_clusters(&self) -> bool {
-        [ISTIO_SECRET_LABEL, SECRET_LABEL]
-            .iter()
-            .any(|(key, value)| self.labels.get(*key).is_some_and(|found| found == value))
+        self.profile.is_none()
+            && self.decision.is_none()
+            && [ISTIO_SECRET_LABEL, SECRET_LABEL]
+                .iter()
+                .any(|(key, value)| self.labels.get(*key).is_some_and(|found| found == value))
     }
 }
 

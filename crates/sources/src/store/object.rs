@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{ObjectName, WatchedConfigMap, WatchedNamespace, WatchedSecret, kinds};
+use crate::members::placement::PlacementDecision;
+use crate::members::profile::ClusterProfile;
 use strait_kube_client::Redacted;
 use strait_model::{ObjectJson, ObjectKey};
 
@@ -138,6 +140,12 @@ fn parse_object(
     let name = ObjectName::new(namespace, &name);
     let object = match (group.as_str(), kind.as_str()) {
         ("", "Secret") => StoreObject::Secret(Arc::new(secret(&document, name.clone())?)),
+        ("multicluster.x-k8s.io", "ClusterProfile") => {
+            StoreObject::Secret(Arc::new(profile(&document, name.clone())?))
+        }
+        ("multicluster.x-k8s.io", "PlacementDecision") => {
+            StoreObject::Secret(Arc::new(decision(&document, name.clone())?))
+        }
         ("", "ConfigMap") => StoreObject::ConfigMap(Arc::new(WatchedConfigMap {
             name: name.clone(),
             data: strings(document.get("data"), "data")?,
@@ -177,7 +185,24 @@ fn secret(document: &Value, name: ObjectName) -> Result<WatchedSecret, UnusableO
         secret_type: document["type"].as_str().unwrap_or_default().to_owned(),
         source: None,
         data: secret_data(document.get("data"), document.get("stringData"))?,
+        profile: None,
+        decision: None,
     })
+}
+
+/// Reads a ClusterProfile. `spec` and `status` have no invalid form.
+fn profile(document: &Value, name: ObjectName) -> Result<WatchedSecret, UnusableObject> {
+    let profile = ClusterProfile::read(&document["spec"], &document["status"]);
+    let metadata = json!({ "metadata": document["metadata"] });
+    Ok(WatchedSecret { profile: Some(Arc::new(profile)), ..secret(&metadata, name)? })
+}
+
+fn decision(document: &Value, name: ObjectName) -> Result<WatchedSecret, UnusableObject> {
+    let metadata = json!({ "metadata": document["metadata"] });
+    let read = secret(&metadata, name)?;
+    let decision =
+        PlacementDecision::read(&read.labels, &read.name.namespace, &document["decisions"]);
+    Ok(WatchedSecret { decision: Some(Arc::new(decision)), ..read })
 }
 
 /// Decodes a Secret's data. Errors never quote it.

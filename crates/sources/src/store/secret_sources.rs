@@ -1,7 +1,9 @@
-//! Secrets of the sources in the operator file, next to those of the system namespace.
+//! Secrets and ClusterProfiles of the sources in the operator file, next to the Secrets of the system
+//! namespace, and the Secrets of access providers.
 //!
-//! Each source of Secrets has one reader, which keeps its last state while the namespace cannot be
-//! read. With a configuration directory, the Secrets come from its files.
+//! Each source has one reader, which keeps its last state while the namespace cannot be read. A
+//! profile is added when the Secret with its credential has been read. With a configuration directory,
+//! the objects come from its files.
 
 #[cfg(test)]
 mod tests;
@@ -15,9 +17,12 @@ use tokio::sync::{Notify, mpsc, watch};
 use tracing::warn;
 
 use super::combined::changed;
-use super::kube::SecretObject;
+use super::kube::{DecisionObject, MemberDefinition, ProfileObject, SecretObject};
 use super::{ObjectName, Objects, WatchedSecret};
-use crate::members::{MemberSources, SecretSelection};
+use crate::members::placement::complete_set;
+use crate::members::{
+    MemberSources, ObjectSelection, PlacementSelection, SelectorExpression, Source,
+};
 use strait_base::codes;
 use strait_base::mass_deletion::MassDeletionGuard;
 use strait_base::task::Supervisor;
@@ -65,6 +70,9 @@ pub fn with_sources(
             access: access.clone(),
             sources: sources.clone(),
             readers: BTreeMap::new(),
+            provider_readers: BTreeMap::new(),
+            placement_readers: BTreeMap::new(),
+            placed: BTreeMap::new(),
             changed: Arc::default(),
             tasks: readers.clone(),
         };
@@ -97,9 +105,79 @@ enum RespondingCluster {
     },
 }
 
+/// The kind of the objects that a reader reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SelectedKind {
+    Secrets,
+    ClusterProfiles,
+    PlacementDecisions,
+}
+
+impl SelectedKind {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Secrets => "Secrets",
+            Self::ClusterProfiles => "ClusterProfiles",
+            Self::PlacementDecisions => "PlacementDecisions",
+        }
+    }
+
+    fn plural(self) -> &'static str {
+        match self {
+            Self::Secrets => "secrets",
+            Self::ClusterProfiles => "clusterprofiles",
+            Self::PlacementDecisions => "placementdecisions",
+        }
+    }
+}
+
+/// The objects that a reader reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct ReadSelection {
+    kind: SelectedKind,
+    objects: ObjectSelection,
+    /// The only object, if set.
+    name: Option<Arc<str>>,
+}
+
+impl ReadSelection {
+    fn of_source(source: &Source) -> Self {
+        let (objects, is_profile) = source.selection();
+        let kind = if is_profile { SelectedKind::ClusterProfiles } else { SelectedKind::Secrets };
+        Self { kind, objects: objects.clone(), name: None }
+    }
+
+    fn of_placement(placement: &PlacementSelection) -> Self {
+        let (kind, objects) = (SelectedKind::PlacementDecisions, placement.decisions());
+        Self { kind, objects, name: None }
+    }
+
+    fn of_secret(name: &ObjectName) -> Self {
+        let namespace = Arc::clone(&name.namespace);
+        let objects = ObjectSelection { namespace, selector: SelectorExpression::default() };
+        Self { kind: SelectedKind::Secrets, objects, name: Some(Arc::clone(&name.name)) }
+    }
+
+    fn list_selection(&self) -> ListSelection {
+        let is_core = self.kind == SelectedKind::Secrets;
+        let all = match is_core {
+            true => ListSelection::all("", "v1", self.kind.plural()),
+            false => ListSelection::all("multicluster.x-k8s.io", "v1alpha1", self.kind.plural()),
+        };
+        let selector = self.objects.selector.as_str();
+        ListSelection {
+            namespace: Some(self.objects.namespace.to_string()),
+            labels: (!selector.is_empty()).then(|| selector.to_owned()),
+            fields: self.name.as_ref().map(|name| format!("metadata.name={name}")),
+            is_optional: !is_core,
+            ..all
+        }
+    }
+}
+
 /// The reader of one source.
 struct SourceReader {
-    selection: SecretSelection,
+    selection: ReadSelection,
     state: watch::Receiver<SourceState>,
     tasks: Supervisor,
 }
@@ -115,6 +193,12 @@ struct JoinedSources {
     access: Option<watch::Receiver<Access>>,
     sources: watch::Receiver<Arc<MemberSources>>,
     readers: BTreeMap<Arc<str>, SourceReader>,
+    /// The readers of the Secrets of access providers.
+    provider_readers: BTreeMap<ObjectName, SourceReader>,
+    /// The readers of the decisions that limit a source, by source.
+    placement_readers: BTreeMap<Arc<str>, SourceReader>,
+    /// The last complete set of the profiles that decisions select, by source.
+    placed: BTreeMap<Arc<str>, BTreeSet<(String, String)>>,
     /// Notified when the state of a reader changes.
     changed: Arc<Notify>,
     tasks: Supervisor,
@@ -130,6 +214,8 @@ impl JoinedSources {
             let sources = Arc::clone(&self.sources.borrow_and_update());
             self.align_readers(&sources);
             let own = self.own.borrow_and_update().clone();
+            self.align_provider_readers(&sources);
+            self.update_placed(own.as_deref(), &sources);
             let failures = self.failures();
             problems.send_if_modified(|current| {
                 let differs = *current != failures;
@@ -137,9 +223,12 @@ impl JoinedSources {
                 differs
             });
             // A source that is added later does not delay the other objects.
-            let is_complete = objects.borrow().is_some() || self.readers.values().all(is_read);
+            let readers = self.readers.values().chain(self.provider_readers.values());
+            let mut readers = readers.chain(self.placement_readers.values());
+            let is_complete = objects.borrow().is_some() || readers.all(is_read);
             if let Some(own) = own.filter(|_| is_complete) {
-                let joined = self.join(&own, &sources);
+                let known = objects.borrow().clone();
+                let joined = self.join(&own, &sources, known.as_deref());
                 objects.send_if_modified(|current| {
                     let differs = current.as_ref() != Some(&joined);
                     *current = Some(joined);
@@ -156,63 +245,166 @@ impl JoinedSources {
 
     /// Starts a reader for each new source, and stops those of removed sources.
     fn align_readers(&mut self, sources: &MemberSources) {
-        let Some(access) = &self.access else { return };
+        let Some(access) = &self.access.clone() else { return };
         let mut before = std::mem::take(&mut self.readers);
-        for (source, selection) in sources.secret_sources() {
-            let reader = match before.remove(&source.name) {
-                Some(reader) if reader.selection == *selection => reader,
-                replaced => {
-                    // The previous Secrets stay until the new selection has been read.
-                    let known = replaced.map(|reader| reader.state.borrow().clone());
-                    let tasks = self.tasks.child();
-                    let (sender, state) = watch::channel(known.unwrap_or_default());
-                    let reading = ReadSource {
-                        name: Arc::clone(&source.name),
-                        access: access.clone(),
-                        selection: selection.clone(),
-                        state: sender,
-                        changed: Arc::clone(&self.changed),
-                    };
-                    let name = format!("member source {}", source.name);
-                    tasks.spawn_restarting(name, Duration::from_secs(1), move || {
-                        reading.clone().run()
-                    });
-                    SourceReader { selection: selection.clone(), state, tasks }
-                }
-            };
+        let mut placements_before = std::mem::take(&mut self.placement_readers);
+        for source in &sources.sources {
+            let selection = ReadSelection::of_source(source);
+            let before = before.remove(&source.name);
+            let reader = self.reader(before, Some(&source.name), selection, access);
             self.readers.insert(Arc::clone(&source.name), reader);
+            if let Some(placement) = source.placement() {
+                let selection = ReadSelection::of_placement(placement);
+                let before = placements_before.remove(&source.name);
+                let reader = self.reader(before, Some(&source.name), selection, access);
+                self.placement_readers.insert(Arc::clone(&source.name), reader);
+            }
+        }
+    }
+
+    /// Computes the profiles that the decisions of each placement select. While slices are missing, the
+    /// previous set applies.
+    fn update_placed(&mut self, own: Option<&Objects>, sources: &MemberSources) {
+        self.placed.retain(|name, _| {
+            sources.source(name).is_some_and(|(_, source)| source.placement().is_some())
+        });
+        for source in &sources.sources {
+            let Some(placement) = source.placement() else { continue };
+            let set = match (self.placement_readers.get(&source.name), own) {
+                (Some(reader), _) => {
+                    let state = reader.state.borrow();
+                    state.secrets.as_ref().and_then(|slices| {
+                        complete_set(slices.values().filter_map(|one| one.decision.as_deref()))
+                    })
+                }
+                (None, Some(own)) if self.access.is_none() => {
+                    let selection = placement.decisions();
+                    let slices = own
+                        .other_secrets
+                        .iter()
+                        .filter(|one| selection.includes(&one.name.namespace, &one.labels));
+                    complete_set(slices.filter_map(|one| one.decision.as_deref()))
+                }
+                (None, _) => None,
+            };
+            if let Some(set) = set {
+                self.placed.insert(Arc::clone(&source.name), set);
+            }
+        }
+    }
+
+    /// Whether the placement of a source selects an object.
+    fn is_placed(&self, source: &Source, object: &WatchedSecret) -> bool {
+        let name = (object.name.namespace.to_string(), object.name.name.to_string());
+        source.placement().is_none()
+            || self.placed.get(&source.name).is_some_and(|placed| placed.contains(&name))
+    }
+
+    /// Returns `before` if it reads this selection, otherwise a new reader. The previous objects stay
+    /// until the new selection has been read.
+    fn reader(
+        &self,
+        before: Option<SourceReader>,
+        source: Option<&Arc<str>>,
+        selection: ReadSelection,
+        access: &watch::Receiver<Access>,
+    ) -> SourceReader {
+        let known = match before {
+            Some(reader) if reader.selection == selection => return reader,
+            replaced => replaced.map(|reader| reader.state.borrow().clone()),
+        };
+        let tasks = self.tasks.child();
+        let (sender, state) = watch::channel(known.unwrap_or_default());
+        let reading = ReadSource {
+            source: source.cloned(),
+            access: access.clone(),
+            selection: selection.clone(),
+            state: sender,
+            changed: Arc::clone(&self.changed),
+        };
+        let name = match source {
+            Some(source) => format!("member source {source}"),
+            None => "secret of an access provider".to_owned(),
+        };
+        tasks.spawn_restarting(name, Duration::from_secs(1), move || reading.clone().run());
+        SourceReader { selection, state, tasks }
+    }
+
+    /// Starts a reader for the Secret of each profile's provider, and stops those that no profile needs.
+    fn align_provider_readers(&mut self, sources: &MemberSources) {
+        let Some(access) = self.access.clone() else { return };
+        let mut before = std::mem::take(&mut self.provider_readers);
+        let mut needed = BTreeSet::new();
+        for reader in self
+            .readers
+            .values()
+            .filter(|reader| reader.selection.kind == SelectedKind::ClusterProfiles)
+        {
+            let state = reader.state.borrow();
+            let profiles = state.secrets.iter().flat_map(BTreeMap::values);
+            needed.extend(profiles.filter_map(|profile| provider_secret(profile, sources)));
+        }
+        for name in needed {
+            let selection = ReadSelection::of_secret(&name);
+            let reader = self.reader(before.remove(&name), None, selection, &access);
+            self.provider_readers.insert(name, reader);
         }
     }
 
     fn failures(&self) -> Vec<String> {
         let failure = |(name, reader): (&Arc<str>, &SourceReader)| {
             let fact = reader.state.borrow().failure.clone()?;
-            let namespace = &reader.selection.namespace;
-            Some(format!("source {name}: Secrets of namespace {namespace}: {fact}"))
+            let ReadSelection { kind, objects, .. } = &reader.selection;
+            let (kind, namespace) = (kind.as_str(), &objects.namespace);
+            Some(format!("source {name}: {kind} of namespace {namespace}: {fact}"))
         };
-        self.readers.iter().filter_map(failure).collect()
+        let provider = |(name, reader): (&ObjectName, &SourceReader)| {
+            let fact = reader.state.borrow().failure.clone()?;
+            Some(format!("access: Secret {name}: {fact}"))
+        };
+        let readers = self.readers.iter().chain(&self.placement_readers);
+        let sources = readers.filter_map(failure);
+        sources.chain(self.provider_readers.iter().filter_map(provider)).collect()
     }
 
-    /// Returns the own objects with the Secrets of the sources. A Secret that several sources select
-    /// belongs to the first.
-    fn join(&self, own: &Arc<Objects>, sources: &MemberSources) -> Arc<Objects> {
-        if sources.secret_sources().next().is_none() {
+    /// Returns the own objects with the objects of the sources. An object that several sources select
+    /// belongs to the first, and a Secret precedes a profile with its name. `known` contains the
+    /// objects that were returned before.
+    fn join(
+        &self,
+        own: &Arc<Objects>,
+        sources: &MemberSources,
+        known: Option<&Objects>,
+    ) -> Arc<Objects> {
+        if sources.sources.is_empty() {
             return Arc::clone(own);
         }
         let mut joined = Objects::clone(own);
+        self.add_provider_secrets(&mut joined, sources);
         let mut names: BTreeSet<_> = own.secrets.iter().map(|secret| secret.name.clone()).collect();
-        for (source, selection) in sources.secret_sources() {
+        let known: BTreeSet<_> =
+            known.iter().flat_map(|known| &known.secrets).map(|secret| &secret.name).collect();
+        for source in &sources.sources {
             let found: Vec<Arc<WatchedSecret>> = match self.readers.get(&source.name) {
                 Some(reader) => {
                     let state = reader.state.borrow();
-                    if state.secrets.is_none() && joined.partial.is_none() {
+                    let is_unplaced =
+                        source.placement().is_some() && !self.placed.contains_key(&source.name);
+                    if (state.secrets.is_none() || is_unplaced) && joined.partial.is_none() {
                         joined.partial = Some(format!("source {}", source.name).into());
                     }
-                    state.secrets.iter().flat_map(BTreeMap::values).cloned().collect()
+                    let found = state.secrets.iter().flat_map(BTreeMap::values);
+                    let is_ready = |one: &&Arc<WatchedSecret>| {
+                        known.contains(&one.name) || self.has_read_credential(one, sources)
+                    };
+                    found.filter(is_ready).cloned().collect()
                 }
                 None => {
                     let is_selected = |secret: &&Arc<WatchedSecret>| {
-                        selection.includes(&secret.name.namespace, &secret.labels)
+                        let is_profile = secret.profile.is_some();
+                        let defines = secret.decision.is_none();
+                        defines
+                            && source.includes(is_profile, &secret.name.namespace, &secret.labels)
                     };
                     let selected = own.other_secrets.iter().filter(is_selected);
                     let of_source = |secret: &Arc<WatchedSecret>| {
@@ -222,11 +414,46 @@ impl JoinedSources {
                     selected.map(of_source).collect()
                 }
             };
-            let added = found.into_iter().filter(|secret| names.insert(secret.name.clone()));
+            let found = found.into_iter().filter(|object| self.is_placed(source, object));
+            let added = found.filter(|secret| names.insert(secret.name.clone()));
             joined.secrets.extend(added);
         }
         Arc::new(joined)
     }
+
+    /// Whether the Secret with the credential of a profile has been read, or cannot be read.
+    fn has_read_credential(&self, object: &WatchedSecret, sources: &MemberSources) -> bool {
+        let secret = provider_secret(object, sources);
+        let reader = secret.map(|secret| self.provider_readers.get(&secret));
+        reader.is_none_or(|reader| reader.is_some_and(is_read))
+    }
+
+    fn add_provider_secrets(&self, joined: &mut Objects, sources: &MemberSources) {
+        for (name, reader) in &self.provider_readers {
+            let state = reader.state.borrow();
+            let secret = state.secrets.as_ref().and_then(|secrets| secrets.get(name));
+            joined.provider_secrets.extend(secret.map(|one| (name.clone(), Arc::clone(one))));
+        }
+        if self.access.is_some() {
+            return;
+        }
+        let profiles = joined.other_secrets.iter();
+        let needed: BTreeSet<_> =
+            profiles.filter_map(|profile| provider_secret(profile, sources)).collect();
+        let all = joined.secrets.iter().chain(&joined.other_secrets);
+        let found = all.filter(|one| {
+            one.profile.is_none() && one.decision.is_none() && needed.contains(&one.name)
+        });
+        let found: Vec<_> = found.map(|one| (one.name.clone(), Arc::clone(one))).collect();
+        joined.provider_secrets.extend(found);
+    }
+}
+
+/// Returns the Secret with the credential of a profile, if the operator file selects one.
+fn provider_secret(object: &WatchedSecret, sources: &MemberSources) -> Option<ObjectName> {
+    let (kind, provider) = object.profile.as_ref()?.choose(&sources.access)?;
+    let secret = provider.secret(kind).ok()??;
+    Some(ObjectName { namespace: secret.namespace, name: secret.name })
 }
 
 /// Whether a source has been read, or cannot be read.
@@ -238,10 +465,10 @@ fn is_read(reader: &SourceReader) -> bool {
 /// Reads the Secrets of one source.
 #[derive(Clone)]
 struct ReadSource {
-    /// The name of the source.
-    name: Arc<str>,
+    /// The name of the source; `None` for the Secret of a provider.
+    source: Option<Arc<str>>,
     access: watch::Receiver<Access>,
-    selection: SecretSelection,
+    selection: ReadSelection,
     state: watch::Sender<SourceState>,
     changed: Arc<Notify>,
 }
@@ -253,8 +480,19 @@ impl ReadSource {
             match ApiClient::new(&access) {
                 Ok(client) => {
                     let mut renewed = self.access.clone();
+                    let follow = async {
+                        match self.selection.kind {
+                            SelectedKind::Secrets => self.follow::<SecretObject>(&client).await,
+                            SelectedKind::ClusterProfiles => {
+                                self.follow::<ProfileObject>(&client).await;
+                            }
+                            SelectedKind::PlacementDecisions => {
+                                self.follow::<DecisionObject>(&client).await;
+                            }
+                        }
+                    };
                     tokio::select! {
-                        () = self.follow(&client) => {}
+                        () = follow => {}
                         () = changed(&mut renewed) => {}
                     }
                 }
@@ -267,15 +505,10 @@ impl ReadSource {
     }
 
     /// Applies the events of a watch.
-    async fn follow(&self, client: &ApiClient) {
-        let selector = self.selection.selector.as_str();
-        let selection = ListSelection {
-            namespace: Some(self.selection.namespace.to_string()),
-            labels: (!selector.is_empty()).then(|| selector.to_owned()),
-            ..ListSelection::all("", "v1", "secrets")
-        };
+    async fn follow<T: MemberDefinition>(&self, client: &ApiClient) {
+        let selection = self.selection.list_selection();
         let limits = ReadLimits { objects: SECRETS_MAX, ..ReadLimits::default() };
-        let (events, mut received) = mpsc::channel::<WatchEvent<SecretObject>>(1);
+        let (events, mut received) = mpsc::channel::<WatchEvent<T>>(1);
         let apply = async {
             let mut guard = MassDeletionGuard::default();
             let mut is_right = false;
@@ -284,7 +517,7 @@ impl ReadSource {
                     is_right = self.is_right_cluster(client).await;
                     if !is_right {
                         tokio::time::sleep(AGAIN_PAUSE).await;
-                        client.list_again("secrets");
+                        client.list_again(self.selection.kind.plural());
                     }
                 }
                 if is_right || matches!(event, WatchEvent::Failed(_)) {
@@ -293,7 +526,7 @@ impl ReadSource {
             }
         };
         tokio::select! {
-            () = client.watch::<SecretObject, WatchEvent<SecretObject>>(selection, limits, &events) => {}
+            () = client.watch::<T, WatchEvent<T>>(selection, limits, &events) => {}
             () = apply => {}
         }
     }
@@ -310,7 +543,7 @@ impl ReadSource {
             RespondingCluster::Unknown { was } => {
                 let was = was.map(|was| format!(", which was {was}")).unwrap_or_default();
                 format!(
-                    "{}: cannot read the UID of the cluster{was}: a different one may respond, so the last known Secrets stay",
+                    "{}: cannot read the UID of the cluster{was}: a different one may respond, so the last known objects stay",
                     codes::SOURCE_UNREADABLE
                 )
             }
@@ -335,9 +568,9 @@ impl ReadSource {
         }
     }
 
-    fn apply(
+    fn apply<T: MemberDefinition>(
         &self,
-        event: WatchEvent<SecretObject>,
+        event: WatchEvent<T>,
         client: &ApiClient,
         guard: &mut MassDeletionGuard<()>,
     ) {
@@ -368,7 +601,7 @@ impl ReadSource {
                 let kept = known.keys().filter(|name| found.contains_key(*name)).count();
                 let is_admitted = guard.admits((), known.len(), kept, Instant::now());
                 if !is_admitted {
-                    client.list_again("secrets");
+                    client.list_again(self.selection.kind.plural());
                 }
                 state.secrets = Some(if is_admitted { found } else { known });
             }
@@ -396,10 +629,11 @@ impl ReadSource {
         self.publish(state);
     }
 
-    /// Returns a Secret of the source, or its name if its data is invalid.
-    fn read(&self, object: SecretObject) -> Result<Arc<WatchedSecret>, ObjectName> {
-        let source = Some(Arc::clone(&self.name));
-        let read = object.read().map(|secret| Arc::new(WatchedSecret { source, ..secret }));
+    /// Returns an object of the source, or its name if its data is invalid.
+    fn read<T: MemberDefinition>(&self, object: T) -> Result<Arc<WatchedSecret>, ObjectName> {
+        let source = self.source.clone();
+        let read =
+            object.read_definition().map(|secret| Arc::new(WatchedSecret { source, ..secret }));
         read.map_err(|(name, fact)| {
             warn!(secret = %name, reason = fact, "Secret of a member source not used");
             name
@@ -414,7 +648,7 @@ impl ReadSource {
     fn publish(&self, state: SourceState) {
         let before = self.state.borrow().failure.clone();
         if let Some(fact) = state.failure.as_ref().filter(|fact| before.as_ref() != Some(fact)) {
-            warn!(namespace = %self.selection.namespace, reason = fact, "cannot read a member source");
+            warn!(namespace = %self.selection.objects.namespace, reason = fact, "cannot read a member source");
         }
         let is_changed = self.state.send_if_modified(|current| {
             let differs = *current != state;

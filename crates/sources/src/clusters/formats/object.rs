@@ -41,11 +41,22 @@ pub struct MemberReach {
     pub namespaces: Vec<Arc<str>>,
     /// A part of the object that is ignored.
     pub remark: Option<KubeconfigRefusal>,
+    /// The providers of a ClusterProfile, of which the operator file selects one.
+    pub providers: Vec<ReadProvider>,
+}
+
+/// How an access provider of a ClusterProfile reaches its cluster, without a credential.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReadProvider {
+    /// The name of the provider.
+    pub name: String,
+    /// The access, and the proxy that it names; or why it is refused.
+    pub access: Result<(Access, Option<ProxyUrl>), KubeconfigRefusal>,
 }
 
 impl MemberReach {
     /// Adds the URL of a proxy in the object, with its field. The annotation takes precedence.
-    pub(super) fn with_proxy_url(mut self, proxy_url: Option<ProxyUrl>) -> Self {
+    pub(in crate::clusters) fn with_proxy_url(mut self, proxy_url: Option<ProxyUrl>) -> Self {
         let by_url =
             proxy_url.map(|ProxyUrl { url, field }| ProxyChoice::Url { url: url.into(), field });
         self.proxy = self.proxy.or(by_url);
@@ -173,6 +184,7 @@ impl MemberObject<'_> {
             expires,
             namespaces: Vec::new(),
             remark,
+            providers: Vec::new(),
         })
     }
 }

@@ -54,6 +54,8 @@ fn secret(
         created: None,
         secret_type: secret_type.to_owned(),
         source: None,
+        profile: None,
+        decision: None,
         data: data.into_iter().map(|(key, text)| (key, Redacted::new(text.into_bytes()))).collect(),
     }
 }

@@ -8,7 +8,7 @@ use super::*;
 use crate::clusters::formats::MemberReach;
 use crate::clusters::secret::relayed_member;
 use crate::clusters::status::{
-    CredentialKind, CredentialStatus, DIRECT, RELAY, SYSTEM_SOURCE, outdated,
+    CredentialKind, CredentialStatus, DIRECT, InventoryStatus, RELAY, SYSTEM_SOURCE, outdated,
 };
 use crate::lifetime::Lifetime;
 
@@ -257,6 +257,8 @@ impl Reconciler {
         let place = (network, trust_domain);
         let data_owner = member.has_data.then(|| ClusterIdHolder { uid: member.uid.clone() });
         let source = cluster.map(|cluster| self.source_of(&cluster.secret));
+        let inventory = cluster.and_then(|cluster| self.inventory(&cluster.secret));
+        let source_kind = cluster.map(|cluster| self.source_kind(&cluster.secret));
         let entry = self.entry((id.as_str(), secret, source), (state, reason), place, &status);
         let mode = match mode {
             Mode::Normal => None,
@@ -273,6 +275,8 @@ impl Reconciler {
                 credential,
                 kubeconfig_refused,
                 outdated,
+                inventory,
+                source_kind,
                 ..entry
             },
             known: known_cluster,
@@ -318,13 +322,38 @@ impl Reconciler {
         let place = (idle.network.clone(), trust_domain.unwrap_or_default());
         let source = Some(self.source_of(&idle.secret));
         let key = (idle.key.as_str(), secret, source);
-        self.entry(key, (state, reason), place, &RunStatus::starting())
+        ClusterStatus {
+            inventory: self.inventory(&idle.secret),
+            source_kind: Some(self.source_kind(&idle.secret)),
+            ..self.entry(key, (state, reason), place, &RunStatus::starting())
+        }
     }
 
     /// Returns the name of the source of a Secret.
     fn source_of(&self, secret: &ObjectName) -> String {
         let source = self.read.get(secret).and_then(|(_, secret)| secret.source.as_ref());
         source.map_or(SYSTEM_SOURCE.to_owned(), |name| name.to_string())
+    }
+
+    /// Returns the kind of the object that defines a member.
+    fn source_kind(&self, name: &ObjectName) -> &'static str {
+        let object = self.read.get(name);
+        match object.is_some_and(|(object, _)| object.profile.is_some()) {
+            true => "ClusterProfile",
+            false => "Secret",
+        }
+    }
+
+    /// Returns the state in the inventory, for a ClusterProfile.
+    fn inventory(&self, name: &ObjectName) -> Option<InventoryStatus> {
+        let (object, _) = self.read.get(name)?;
+        let state = &object.profile.as_ref()?.inventory;
+        Some(InventoryStatus {
+            manager: state.manager.clone(),
+            control_plane_healthy: state.healthy.as_str(),
+            joined: state.joined.as_str(),
+            since: state.since,
+        })
     }
 
     fn entry(
@@ -365,7 +394,7 @@ impl Reconciler {
             mode: None,
             credential: None,
             kubeconfig_refused: false,
-            inventory: (),
+            inventory: None,
             missing_rights: status.missing_rights.clone(),
             same_addresses: Vec::new(),
             same_ranges: Vec::new(),

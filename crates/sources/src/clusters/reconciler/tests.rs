@@ -240,6 +240,8 @@ impl World {
                 created: None,
                 secret_type: String::new(),
                 source: None,
+                profile: None,
+                decision: None,
                 data: data
                     .into_iter()
                     .map(|(id, host)| (id, Redacted::new(kubeconfig(&host).into_bytes())))

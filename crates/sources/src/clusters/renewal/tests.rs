@@ -179,6 +179,8 @@ async fn renews((key, annotations): AnnotatedKey<'_>) {
             created: None,
             secret_type: String::new(),
             source: None,
+            profile: None,
+            decision: None,
             data: [(key.to_owned(), Redacted::new(kubeconfig.clone().into_bytes()))].into(),
         })
     };

@@ -25,7 +25,7 @@ fn refusal(source: Option<&str>, rest: &str) -> Option<String> {
     };
     let read = MemberSecret::read(&secret, Loopback::Refused);
     let book = TokenBook::new(None, &Supervisor::new());
-    let resolved = resolve(&secret, &read, &file(rest), &book);
+    let resolved = resolve(&secret, &read, &file(rest), &ProviderSecrets::new(), &book);
     let member = resolved.clusters[&ClusterId::from("east")].as_ref();
     member.err().map(|refusal| {
         assert_eq!(refusal.code.id, "STR0224");
@@ -45,11 +45,11 @@ async fn secret_of_a_source_defines_only_what_the_current_file_permits() {
         (source("capi", "capi", "tier=prod", "west"), Some("may define west, not east")),
         (String::new(), Some("the --members file no longer has source capi")),
         (source("other", "capi", "tier=prod", "*"), Some("no longer has source capi")),
-        (source("capi", "other", "tier=prod", "*"), Some("no longer selects the Secret")),
-        (source("capi", "capi", "tier=test", "*"), Some("no longer selects the Secret")),
+        (source("capi", "other", "tier=prod", "*"), Some("no longer selects the object")),
+        (source("capi", "capi", "tier=test", "*"), Some("no longer selects the object")),
         (
             "sources: [{name: capi, clusterProfiles: {namespace: capi}, ids: ['*']}]".to_owned(),
-            Some("no longer selects the Secret"),
+            Some("no longer selects the object"),
         ),
     ] {
         let found = refusal(Some("capi"), &file);
@@ -80,7 +80,7 @@ fn proxy_of(
 fn resolved_proxy(secret: &WatchedSecret, rest: &str) -> Result<Option<String>, String> {
     let read = MemberSecret::read(secret, Loopback::Refused);
     let book = TokenBook::new(None, &Supervisor::new());
-    let resolved = resolve(secret, &read, &file(rest), &book);
+    let resolved = resolve(secret, &read, &file(rest), &ProviderSecrets::new(), &book);
     match &resolved.clusters[&ClusterId::from("east")] {
         Ok(spec) => Ok(spec.access.proxy.as_ref().map(|proxy| proxy.name.to_string())),
         Err(refusal) => Err(refusal.to_string()),
@@ -142,4 +142,218 @@ async fn proxy_is_chosen_from_the_operator_file() {
         let refusal = found.expect_err(fact);
         assert!(refusal.starts_with(code) && refusal.contains(fact), "{code} {fact}: {refusal}");
     }
+}
+
+/// Returns the member `east` at a server with its own certificate authority and a TLS name, which
+/// selects identity `i`.
+fn with_identity(server: &str, identity: &str) -> Result<Box<MemberSpec>, String> {
+    let ca = rcgen::KeyPair::generate().expect("a key");
+    let ca = rcgen::CertificateParams::default().self_signed(&ca).expect("signed").pem();
+    let ca = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, ca);
+    let cluster = format!(
+        "{{server: '{server}', certificate-authority-data: {ca}, tls-server-name: evil.test}}"
+    );
+    let kubeconfig = format!(
+        "clusters: [{{name: a, cluster: {cluster}}}]\ncontexts: [{{name: a, context: {{cluster: a}}}}]\ncurrent-context: a"
+    );
+    let secret = WatchedSecret {
+        annotations: [("strait.dev/identity".to_owned(), "i".to_owned())].into(),
+        data: [("east".to_owned(), Redacted::new(kubeconfig.into_bytes()))].into(),
+        ..WatchedSecret::default()
+    };
+    let read = MemberSecret::read(&secret, Loopback::Refused);
+    let book = TokenBook::new(None, &Supervisor::new());
+    let file = file(&format!("identities: [{{name: i, {identity}}}]"));
+    let resolved = resolve(&secret, &read, &file, &ProviderSecrets::new(), &book);
+    let member = resolved.clusters[&ClusterId::from("east")].clone();
+    member.map_err(|refusal| refusal.to_string())
+}
+
+#[tokio::test]
+async fn token_of_a_cloud_is_sent_to_its_own_servers_only() {
+    let azure = "azure: {tenant: t, clientId: c, tokenFile: /none}";
+    let exchange = "servers: [a.test], exchange: {endpoint: 'https://e.test', tokenFile: /none}";
+    for (identity, good, other) in [
+        ("google: {}", "https://x.gke.goog", "https://gke.goog"),
+        ("google: {}", "https://eu-connectgateway.googleapis.com/v1", "https://10.0.0.1"),
+        (azure, "https://a.hcp.eu.azmk8s.io", "https://azmk8s.io.evil.test"),
+        (exchange, "https://a.test", "https://b.a.test"),
+    ] {
+        let spec = with_identity(good, identity).expect(good);
+        assert!(matches!(spec.access.credential, ApiCredential::Issued(_)), "{good}");
+        let refusal = with_identity(other, identity).expect_err(other);
+        assert!(refusal.starts_with("STR0226"), "{refusal}");
+    }
+}
+
+#[tokio::test]
+async fn object_cannot_choose_the_certificate_authority_of_a_server_of_google() {
+    let roots = |server: &str, identity: &str| {
+        let access = with_identity(server, identity).expect(server).access;
+        (access.ca_pem.is_some(), access.tls_server_name.is_some())
+    };
+    let google = "servers: ['*.gke.goog', 10.0.0.1], google: {}";
+    assert_eq!(roots("https://x.gke.goog", google), (false, false));
+    assert_eq!(roots("https://X.GKE.goog.", google), (false, false));
+    // The operator listed an address, whose certificate is the cluster's own.
+    assert_eq!(roots("https://10.0.0.1", google), (true, true));
+    let file = "servers: ['*.gke.goog'], tokenFile: /none";
+    assert_eq!(roots("https://x.gke.goog", file), (true, true));
+}
+
+/// Returns a ClusterProfile of source `fleet` with these access providers.
+fn profile(annotations: &[(&str, &str)], status: serde_json::Value) -> WatchedSecret {
+    let spec = serde_json::json!({ "clusterManager": { "name": "ocm" } });
+    let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+    WatchedSecret {
+        name: ObjectName::new("fleet", "east"),
+        annotations: annotations.iter().map(owned).collect(),
+        source: Some("fleet".into()),
+        profile: Some(Arc::new(ClusterProfile::read(&spec, &status))),
+        ..WatchedSecret::default()
+    }
+}
+
+fn provider(name: &str, cluster: &str, config: &str) -> serde_json::Value {
+    let cluster: serde_json::Value = serde_json::from_str(cluster).expect("JSON");
+    let config: serde_json::Value = serde_json::from_str(config).expect("JSON");
+    let mut provider = serde_json::json!({ "name": name, "cluster": cluster });
+    provider["cluster"]["extensions"] = serde_json::json!([
+        { "name": "client.authentication.k8s.io/exec", "extension": config },
+        { "name": "clusterprofiles.multicluster.x-k8s.io/exec/additional-args", "extension": ["--evil"] },
+        { "name": "other", "extension": {} },
+    ]);
+    provider
+}
+
+fn resolved_profile(
+    object: &WatchedSecret,
+    access: &str,
+    secrets: &[(&str, &str, &str)],
+) -> Result<Box<MemberSpec>, String> {
+    let file = file(&format!(
+        "sources: [{{name: fleet, clusterProfiles: {{namespace: fleet}}, ids: ['*']}}]\nidentities: [{{name: i, servers: ['*.test'], tokenFile: /none}}]\naccess: {access}"
+    ));
+    let secret = |(name, key, value): &(&str, &str, &str)| {
+        let name = ObjectName::new("fleet", name);
+        let data = [((*key).to_owned(), Redacted::new(value.as_bytes().to_vec()))].into();
+        let secret = WatchedSecret { name: name.clone(), data, ..WatchedSecret::default() };
+        (name, Arc::new(secret))
+    };
+    let secrets = secrets.iter().map(secret).collect();
+    let read = MemberSecret::read(object, Loopback::Refused);
+    let book = TokenBook::new(None, &Supervisor::new());
+    let resolved = resolve(object, &read, &file, &secrets, &book);
+    let member = resolved.clusters.values().next().expect("one member").clone();
+    member.map_err(|refusal| refusal.to_string())
+}
+
+const SERVER: &str =
+    r#"{"server": "https://proxy.test:9092/east", "tls-server-name": "east.test"}"#;
+const BY_SECRET: &str =
+    "[{provider: ocm, secretReader: {namespace: fleet, name: '{clusterName}-msa'}}]";
+
+#[tokio::test]
+async fn operator_file_selects_the_provider_and_the_credential_of_a_profile() {
+    let status = serde_json::json!({ "accessProviders": [
+        provider("ocm", SERVER, r#"{"clusterName": "c1"}"#),
+        provider("google", SERVER, "null"),
+        provider("kube", SERVER, r#"{"name": "k", "key": "config", "context": "a"}"#),
+    ] });
+    let object = profile(&[], status);
+    let credential = |access: &str, secrets: &[(&str, &str, &str)]| {
+        let spec = resolved_profile(&object, access, secrets)?;
+        assert_eq!(spec.access.server, "https://proxy.test:9092/east");
+        assert_eq!(spec.access.tls_server_name.as_deref(), Some("east.test"));
+        Ok::<_, String>(spec.access.credential)
+    };
+    let token = |text: &str| ApiCredential::Token(Redacted::new(text.to_owned()));
+    let secrets = [("c1-msa", "token", "canary-token\n"), ("k", "config", KUBECONFIG)];
+    assert_eq!(credential(BY_SECRET, &secrets), Ok(token("canary-token")));
+    let kube = "{provider: kube, kubeconfigSecretReader: {namespaces: [fleet]}}";
+    assert_eq!(credential(&format!("[{kube}]"), &secrets), Ok(token("canary")));
+    let identity = credential("[{provider: google, identity: i}]", &[]).expect("an identity");
+    assert!(matches!(identity, ApiCredential::Issued(_)));
+    // The order of the file decides, and a provider that fails is not replaced.
+    let both = format!("[{kube}, {{provider: google, identity: i}}]");
+    let refusal = credential(&both, &[]).expect_err("no Secret");
+    assert!(
+        refusal.starts_with("STR0238") && refusal.contains("fleet/k does not exist"),
+        "{refusal}"
+    );
+    for (access, secrets, code, fact) in [
+        ("[]", &[][..], "STR0237", "ocm, google, kube"),
+        ("[{provider: other, identity: i}]", &[], "STR0237", "lists ocm"),
+        (BY_SECRET, &[("c1-msa", "other", "canary")], "STR0238", "has no key"),
+        (BY_SECRET, &[("c1-msa", "token", "canary canary")], "STR0238", "is not a token"),
+        (
+            "[{provider: kube, kubeconfigSecretReader: {namespaces: [a, b]}}]",
+            &[],
+            "STR0238",
+            "no namespace",
+        ),
+        (
+            &format!("[{kube}]"),
+            &[("k", "config", "users: [{name: a, user: {exec: {command: canary}}}]")],
+            "STR0238",
+            "STR0203",
+        ),
+        (
+            "[{provider: ocm, program: {command: /x}, servers: ['*.test']}]",
+            &[],
+            "STR0227",
+            "program",
+        ),
+    ] {
+        let refusal = credential(access, secrets).expect_err(fact);
+        assert!(refusal.starts_with(code) && refusal.contains(fact), "{code} {fact}: {refusal}");
+        assert!(!refusal.contains("canary"), "{refusal}");
+    }
+}
+
+#[tokio::test]
+async fn profile_is_subject_to_the_rules_of_kubeconfigs() {
+    let secrets = [("c1-msa", "token", "canary")];
+    let of = |cluster: &str| {
+        let status = serde_json::json!({ "accessProviders": [provider("ocm", cluster, r#"{"clusterName": "c1"}"#)] });
+        resolved_profile(&profile(&[], status), BY_SECRET, &secrets)
+    };
+    assert!(of(r#"{"server": "https://a.test", "disable-compression": true, "insecure-skip-tls-verify": false}"#).is_ok());
+    for (cluster, code) in [
+        (r#"{"server": "https://a.test", "insecure-skip-tls-verify": true}"#, "STR0205"),
+        (r#"{"server": "https://a.test", "certificate-authority": "/etc/ca"}"#, "STR0204"),
+        (r#"{"server": "https://a.test", "proxy-url": "http://evil.test:1"}"#, "STR0208"),
+        (r#"{"server": "https://127.0.0.1"}"#, "STR0209"),
+        (r#"{"server": "https://169.254.169.254"}"#, "STR0218"),
+        (r#"{"server": "http://a.test"}"#, "STR0210"),
+        ("{}", "STR02"),
+    ] {
+        let refusal = of(cluster).expect_err(cluster);
+        assert!(refusal.starts_with(code), "{cluster}: {refusal}");
+    }
+    let status = serde_json::json!({ "accessProviders": [{ "name": "ocm", "cluster": {
+        "server": "https://a.test",
+        "extensions": [{ "name": "client.authentication.k8s.io/exec2", "extension": {} }],
+    } }] });
+    let refusal =
+        resolved_profile(&profile(&[], status), BY_SECRET, &secrets).expect_err("unknown");
+    assert!(refusal.starts_with("STR0203"), "{refusal}");
+}
+
+#[tokio::test]
+async fn id_of_a_profile_is_the_annotation_then_the_property_then_the_name() {
+    let id = |annotations: &[(&str, &str)], status: serde_json::Value| {
+        let read = MemberSecret::read(&profile(annotations, status), Loopback::Refused);
+        read.clusters.keys().next().map(ToString::to_string)
+    };
+    let property = || serde_json::json!({ "properties": [{ "name": "cluster.clusterset.k8s.io", "value": "by-property" }] });
+    let annotation = [("strait.dev/cluster-id", "by-annotation")];
+    assert_eq!(id(&annotation, property()).as_deref(), Some("by-annotation"));
+    assert_eq!(id(&[], property()).as_deref(), Some("by-property"));
+    assert_eq!(id(&[], serde_json::Value::Null).as_deref(), Some("east"));
+    // An identity is selected by the operator file, never by the profile.
+    let status = serde_json::json!({ "accessProviders": [provider("ocm", SERVER, "null")] });
+    let selecting = profile(&[("strait.dev/identity", "i")], status);
+    let refusal = resolved_profile(&selecting, BY_SECRET, &[]).expect_err("refused");
+    assert!(refusal.starts_with("STR0217"), "{refusal}");
 }

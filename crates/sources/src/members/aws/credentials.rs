@@ -2,25 +2,20 @@
 //! or an assumed role.
 
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use bytes::Bytes;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
-use http::{Method, Request, StatusCode, Uri};
-use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
+use http::Uri;
+use http::header::{ACCEPT, HeaderValue};
 use jiff::Timestamp;
 use serde::Deserialize;
-use tower::ServiceExt as _;
 
-use super::sigv4::{ALGORITHM, CanonicalRequest, SigningScope, canonical_query};
+use super::sigv4::{ALGORITHM, CanonicalRequest, SigningScope};
+use crate::members::form::form_text;
 use crate::members::obtained::{limited_lifetime, read_token};
+use crate::members::token_endpoint::{EndpointRequest, TokenFailure, element, secret_header};
 use crate::members::{AwsCredentials, AwsIdentity};
-use strait_kube_client::{Redacted, one_line, transport_to};
+use strait_kube_client::Redacted;
 
-/// The time limit of one request.
-const LIMIT: Duration = Duration::from_secs(10);
-/// Maximum size of a response in bytes.
-const BYTES_MAX: usize = 64 << 10;
 /// The lifetime of the credentials of an assumed role, in seconds.
 const ROLE_SECONDS: &str = "3600";
 /// The name of sessions, which CloudTrail shows.
@@ -39,7 +34,7 @@ pub(super) struct Credentials {
 ///
 /// # Errors
 /// Returns the reason, without any credential.
-pub(super) async fn request(settings: &AwsIdentity) -> Result<Credentials, String> {
+pub(super) async fn request(settings: &AwsIdentity) -> Result<Credentials, TokenFailure> {
     let base = match &settings.credentials {
         Some(AwsCredentials::PodIdentity { url, token_file }) => {
             pod_identity(url.uri(), token_file, settings.roots.as_deref()).await?
@@ -47,7 +42,7 @@ pub(super) async fn request(settings: &AwsIdentity) -> Result<Credentials, Strin
         Some(AwsCredentials::WebIdentity { role, token_file, lifetime }) => {
             let token = read_token(token_file)?;
             let seconds = lifetime.as_secs().to_string();
-            let form = canonical_query(&[
+            let form = form_text(&[
                 ("Action", "AssumeRoleWithWebIdentity"),
                 ("Version", "2011-06-15"),
                 ("RoleArn", role),
@@ -55,21 +50,21 @@ pub(super) async fn request(settings: &AwsIdentity) -> Result<Credentials, Strin
                 ("WebIdentityToken", &token),
                 ("DurationSeconds", &seconds),
             ]);
-            sts(settings, form, None).await?
+            sts(settings, form, &[&token], None).await?
         }
-        None => return Err("the identity has no AWS credentials".to_owned()),
+        None => return Err("the identity has no AWS credentials".to_owned().into()),
     };
     match &settings.assume_role {
         None => Ok(base),
         Some(role) => {
-            let form = canonical_query(&[
+            let form = form_text(&[
                 ("Action", "AssumeRole"),
                 ("Version", "2011-06-15"),
                 ("RoleArn", role),
                 ("RoleSessionName", SESSION_NAME),
                 ("DurationSeconds", ROLE_SECONDS),
             ]);
-            sts(settings, form, Some(&base)).await
+            sts(settings, form, &[], Some(&base)).await
         }
     }
 }
@@ -89,16 +84,14 @@ async fn pod_identity(
     url: &Uri,
     token_file: &Path,
     roots: Option<&Path>,
-) -> Result<Credentials, String> {
+) -> Result<Credentials, TokenFailure> {
     let token = read_token(token_file)?;
-    let request = Request::get(url.clone())
-        .header(AUTHORIZATION, secret(&token)?)
-        .header(ACCEPT, "application/json")
-        .body(Full::default())
-        .map_err(|error| error.to_string())?;
-    let body = exchange(request, roots).await?;
+    let secrets = [token.as_str()];
+    let mut request = EndpointRequest::get(url.clone(), roots, &secrets).authorized(&token)?;
+    request.headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+    let answer = request.send().await?;
     // The parser's text may quote a credential.
-    let answer: AgentAnswer = serde_json::from_slice(&body)
+    let answer: AgentAnswer = serde_json::from_slice(&answer.body)
         .map_err(|_| format!("{url}: the answer has no AWS credentials"))?;
     Ok(Credentials {
         access_key_id: answer.access_key_id,
@@ -108,12 +101,13 @@ async fn pod_identity(
     })
 }
 
-/// Sends a form to STS, signed with `signer` if there is one.
+/// Sends a form with `secrets` to STS, signed with `signer` if there is one.
 async fn sts(
     settings: &AwsIdentity,
     form: String,
+    secrets: &[&str],
     signer: Option<&Credentials>,
-) -> Result<Credentials, String> {
+) -> Result<Credentials, TokenFailure> {
     let url = match &settings.endpoint {
         Some(endpoint) => endpoint.uri().clone(),
         None => {
@@ -124,7 +118,9 @@ async fn sts(
     let host = url.authority().map(ToString::to_string).unwrap_or_default();
     let path = if url.path().is_empty() { "/" } else { url.path() };
     let content_type = "application/x-www-form-urlencoded; charset=utf-8";
-    let mut request = Request::builder().method(Method::POST).header(CONTENT_TYPE, content_type);
+    let roots = settings.roots.as_deref();
+    let mut request =
+        EndpointRequest::post(url.clone(), content_type, form.clone(), roots, secrets);
     if let Some(signer) = signer {
         let scope =
             SigningScope { time: Timestamp::now(), region: &settings.region, service: "sts" };
@@ -146,16 +142,17 @@ async fn sts(
             "{ALGORITHM} Credential={key}/{}, SignedHeaders={signed}, Signature={signature}",
             scope.text()
         );
-        request = request.header(AUTHORIZATION, secret(&authorization)?).header("x-amz-date", date);
+        request = request.authorized(&authorization)?;
+        request.headers.insert("x-amz-date", secret_header(&date)?);
         if let Some(token) = token {
-            request = request.header("x-amz-security-token", secret(token)?);
+            request.headers.insert("x-amz-security-token", secret_header(token)?);
         }
     }
-    let request = request.uri(url.clone()).body(Full::new(Bytes::from(form)));
-    let request = request.map_err(|error| error.to_string())?;
-    let body = exchange(request, settings.roots.as_deref()).await?;
-    let text = std::str::from_utf8(&body).map_err(|_| format!("{url}: the answer is not text"))?;
-    from_xml(text).ok_or_else(|| format!("{url}: the answer has no AWS credentials"))
+    let answer = request.send().await?;
+    let text = std::str::from_utf8(&answer.body);
+    let text = text.map_err(|_| format!("{url}: the answer is not text"))?;
+    let credentials = from_xml(text);
+    Ok(credentials.ok_or_else(|| format!("{url}: the answer has no AWS credentials"))?)
 }
 
 /// Reads the credentials in an answer of STS.
@@ -171,12 +168,6 @@ fn from_xml(text: &str) -> Option<Credentials> {
     })
 }
 
-/// Returns the content of the first element with this name, which must have no attributes.
-fn element<'a>(text: &'a str, name: &str) -> Option<&'a str> {
-    let (_, rest) = text.split_once(&format!("<{name}>"))?;
-    rest.split_once(&format!("</{name}>")).map(|(content, _)| content)
-}
-
 /// Whether a text needs no decoding and can be sent in a header.
 fn is_plain(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic() && !b"<>&\"'".contains(&b))
@@ -186,68 +177,6 @@ fn is_plain(text: &str) -> bool {
 fn limited(expires: Timestamp) -> SystemTime {
     let now = SystemTime::now();
     now + limited_lifetime(SystemTime::from(expires), now)
-}
-
-fn secret(text: &str) -> Result<HeaderValue, String> {
-    let mut value = HeaderValue::try_from(text)
-        .map_err(|_| "a credential contains a character that no header has".to_owned())?;
-    value.set_sensitive(true);
-    Ok(value)
-}
-
-/// Sends a request to a server that the operator names, and returns the body of its answer.
-/// Redirects are not followed, compression is not requested.
-async fn exchange(
-    mut request: Request<Full<Bytes>>,
-    roots: Option<&Path>,
-) -> Result<Bytes, String> {
-    let server = request.uri().clone();
-    let host = server.authority().map(|authority| authority.as_str().to_owned());
-    let host = host.and_then(|host| HeaderValue::try_from(host).ok());
-    if let Some(host) = host {
-        request.headers_mut().insert(HOST, host);
-    }
-    let failed = |fact: &str| format!("{server}: {}", one_line(fact));
-    let roots = match roots {
-        Some(path) => {
-            let pem = std::fs::read(path);
-            Some(pem.map_err(|error| format!("{}: {error}", path.display()))?)
-        }
-        None => None,
-    };
-    let transport = transport_to(&server, roots.as_deref()).map_err(|e| failed(&e.to_string()))?;
-    let answered = async {
-        let response = transport.oneshot(request).await.map_err(|error| {
-            let mut deepest: &dyn std::error::Error = error.as_ref();
-            while let Some(source) = deepest.source() {
-                deepest = source;
-            }
-            failed(&deepest.to_string())
-        })?;
-        let status = response.status();
-        let body = Limited::new(response.into_body(), BYTES_MAX).collect().await;
-        let body = body.map_err(|error| match error.is::<LengthLimitError>() {
-            true => failed("the answer is larger than 64 KiB"),
-            false => failed(&error.to_string()),
-        })?;
-        let body = body.to_bytes();
-        match status {
-            StatusCode::OK => Ok(body),
-            _ => Err(failed(&refusal(status, &String::from_utf8_lossy(&body)))),
-        }
-    };
-    let limit = || failed(&format!("no answer within {} s", LIMIT.as_secs()));
-    tokio::time::timeout(LIMIT, answered).await.unwrap_or_else(|_| Err(limit()))
-}
-
-/// Describes an answer that is not successful. STS writes a code and a message.
-fn refusal(status: StatusCode, body: &str) -> String {
-    let parts = ["Code", "Message"].map(|name| element(body, name));
-    let parts: Vec<_> = parts.into_iter().flatten().collect();
-    match parts.is_empty() {
-        true => format!("status {status}"),
-        false => format!("status {status}: {}", parts.join(": ")),
-    }
 }
 
 #[cfg(test)]
@@ -276,12 +205,5 @@ mod tests {
         ] {
             assert_eq!(from_xml(broken), None, "{broken}");
         }
-    }
-
-    #[test]
-    fn refusal_of_sts_is_shown_with_code_and_message() {
-        let body = "<ErrorResponse><Error><Code>ExpiredTokenException</Code><Message>Token expired</Message></Error></ErrorResponse>";
-        let text = refusal(StatusCode::BAD_REQUEST, body);
-        assert_eq!(text, "status 400 Bad Request: ExpiredTokenException: Token expired");
     }
 }

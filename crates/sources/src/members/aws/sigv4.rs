@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use ring::hmac;
 
 use strait_base::hex;
-use strait_kube_client::{Redacted, percent_encode};
+use strait_kube_client::Redacted;
 
 /// The name of the algorithm.
 pub(super) const ALGORITHM: &str = "AWS4-HMAC-SHA256";
@@ -20,7 +20,7 @@ pub(super) struct SigningScope<'a> {
 pub(super) struct CanonicalRequest<'a> {
     pub(super) method: &'a str,
     pub(super) path: &'a str,
-    /// The result of [`canonical_query`].
+    /// The parameters, encoded and sorted.
     pub(super) query: &'a str,
     /// The signed headers, in lower case and sorted.
     pub(super) headers: &'a [(&'a str, &'a str)],
@@ -80,15 +80,6 @@ fn single_spaced(value: &str) -> String {
     value.split_ascii_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the parameters of a query, encoded and sorted.
-pub(super) fn canonical_query(parameters: &[(&str, &str)]) -> String {
-    let encode = |(name, value): &(&str, &str)| (percent_encode(name), percent_encode(value));
-    let mut pairs: Vec<_> = parameters.iter().map(encode).collect();
-    pairs.sort();
-    let pairs = pairs.iter().map(|(name, value)| format!("{name}={value}"));
-    pairs.collect::<Vec<_>>().join("&")
-}
-
 fn hmac_sha256(key: &[u8], text: &[u8]) -> Vec<u8> {
     hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), text).as_ref().to_vec()
 }
@@ -96,6 +87,7 @@ fn hmac_sha256(key: &[u8], text: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::members::form::form_text;
 
     /// The secret key of the examples in AWS's documentation and test suite.
     fn sign(query: &[(&str, &str)], headers: &[(&str, &str)], method: &str, body: &[u8]) -> String {
@@ -104,7 +96,7 @@ mod tests {
             region: "us-east-1",
             service: "service",
         };
-        let query = canonical_query(query);
+        let query = form_text(query);
         let request = CanonicalRequest { method, path: "/", query: &query, headers, body };
         scope.sign(&request, &Redacted::new("wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY".to_owned()))
     }
@@ -130,7 +122,7 @@ mod tests {
 
     #[test]
     fn query_is_sorted_after_encoding() {
-        let query = canonical_query(&[("b", "1 2"), ("a", "x/y+z"), ("a", "~-_.")]);
+        let query = form_text(&[("b", "1 2"), ("a", "x/y+z"), ("a", "~-_.")]);
         assert_eq!(query, "a=x%2Fy%2Bz&a=~-_.&b=1%202");
     }
 }

@@ -192,7 +192,7 @@ async fn hostile_token_endpoint_is_refused_without_its_secrets() {
             }),
             ..settings()
         });
-        let error = eks_token(&session, "north").await.expect_err(fact);
+        let error = eks_token(&session, "north").await.expect_err(fact).fact;
         assert!(error.contains(fact) && !error.contains("canary"), "{error}");
     }
 }

@@ -158,3 +158,115 @@ async fn sources_select_among_all_secrets_of_a_directory() {
     let mut joined = with_sources(own, None, sources, &Supervisor::new());
     until(&mut joined, &["system strait-system/own", "capi capi/east"]).await;
 }
+
+#[tokio::test]
+async fn cluster_without_the_kind_of_profiles_is_an_unread_source() {
+    let hub = hub().await;
+    let (_access, access) = watch::channel(access(&hub));
+    let (_own, own) = watch::channel(Some(Arc::new(Objects::default())));
+    let file = parse("sources: [{name: fleet, clusterProfiles: {namespace: capi}, ids: ['*']}]");
+    let (_file, sources) = watch::channel(file);
+    let tasks = Supervisor::new();
+    let mut joined = with_sources(own, Some(access), sources, &tasks);
+    until(&mut joined, &[]).await;
+    let objects = joined.objects.borrow().clone().expect("objects");
+    assert_eq!(
+        objects.partial.as_deref(),
+        Some("source fleet"),
+        "its members are not known to be none"
+    );
+    let problems = joined.problems.borrow().join(" ");
+    assert!(problems.starts_with("source fleet: ClusterProfiles of namespace capi"), "{problems}");
+
+    hub.enable(strait_sim::Family::MultiCluster);
+    let profile = json!({
+        "apiVersion": "multicluster.x-k8s.io/v1alpha1", "kind": "ClusterProfile",
+        "metadata": { "namespace": "capi", "name": "east" },
+    });
+    hub.store().apply(profile).expect("applied");
+    until(&mut joined, &["fleet capi/east"]).await;
+    assert!(tasks.shut_down(LIMIT).await);
+}
+
+fn decision(name: &str, index: Option<&str>, profiles: &[&str]) -> Value {
+    let mut labels = json!({ "multicluster.x-k8s.io/decision-key": "k" });
+    if let Some(index) = index {
+        labels["multicluster.x-k8s.io/decision-index"] = index.into();
+    }
+    let entries: Vec<_> =
+        profiles.iter().map(|name| json!({ "clusterProfileRef": { "name": name } })).collect();
+    json!({
+        "apiVersion": "multicluster.x-k8s.io/v1alpha1", "kind": "PlacementDecision",
+        "metadata": { "namespace": "capi", "name": name, "labels": labels },
+        "decisions": entries,
+    })
+}
+
+fn profile(name: &str) -> Value {
+    json!({
+        "apiVersion": "multicluster.x-k8s.io/v1alpha1", "kind": "ClusterProfile",
+        "metadata": { "namespace": "capi", "name": name },
+    })
+}
+
+#[tokio::test]
+async fn complete_decisions_of_a_placement_limit_its_source() {
+    let hub = hub().await;
+    hub.enable(strait_sim::Family::MultiCluster);
+    let (_access, access) = watch::channel(access(&hub));
+    let (_own, own) = watch::channel(Some(Arc::new(Objects::default())));
+    let file = parse(
+        "sources: [{name: fleet, clusterProfiles: {namespace: capi}, placement: {namespace: capi, decisionKey: k}, ids: ['*']}]",
+    );
+    let (_file, sources) = watch::channel(file);
+    let store = hub.store();
+    for name in ["east", "west", "north"] {
+        store.apply(profile(name)).expect("applied");
+    }
+    store.apply(decision("d0", Some("0"), &["east"])).expect("applied");
+    let tasks = Supervisor::new();
+    let mut joined = with_sources(own, Some(access), sources, &tasks);
+    until(&mut joined, &["fleet capi/east"]).await;
+    // Slice 1 is missing: the previous set stays.
+    store.apply(decision("d2", Some("2"), &["north"])).expect("applied");
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    until(&mut joined, &["fleet capi/east"]).await;
+    store.apply(decision("d1", Some("1"), &["west"])).expect("applied");
+    until(&mut joined, &["fleet capi/east", "fleet capi/north", "fleet capi/west"]).await;
+    assert!(joined.problems.borrow().is_empty());
+    assert!(tasks.shut_down(LIMIT).await);
+}
+
+#[test]
+fn profiles_and_decisions_of_a_directory_define_members() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let status = json!({ "accessProviders": [{ "name": "ocm", "cluster": { "server": "https://a.test" } }] });
+    let mut east = profile("east");
+    east["status"] = status;
+    let objects =
+        [east, profile("west"), decision("d", None, &["east"]), secret("capi", "msa", "x")];
+    for (at, object) in objects.iter().enumerate() {
+        std::fs::write(directory.path().join(format!("{at}.yaml")), object.to_string())
+            .expect("written");
+    }
+    let own = Arc::new(crate::store::files::read_once(directory.path(), "strait-system"));
+    let file = parse(
+        "sources: [{name: fleet, clusterProfiles: {namespace: capi}, placement: {namespace: capi, decisionKey: k}, ids: ['*']}]\naccess: [{provider: ocm, secretReader: {namespace: capi, name: msa}}]",
+    );
+    let mut joining = JoinedSources {
+        own: watch::channel(None).1,
+        access: None,
+        sources: watch::channel(Arc::clone(&file)).1,
+        readers: BTreeMap::new(),
+        provider_readers: BTreeMap::new(),
+        placement_readers: BTreeMap::new(),
+        placed: BTreeMap::new(),
+        changed: Arc::default(),
+        tasks: Supervisor::new(),
+    };
+    joining.update_placed(Some(&own), &file);
+    let joined = joining.join(&own, &file, None);
+    assert_eq!(names(&joined), ["fleet capi/east"]);
+    let provider: Vec<_> = joined.provider_secrets.keys().map(ToString::to_string).collect();
+    assert_eq!(provider, ["capi/msa"]);
+}

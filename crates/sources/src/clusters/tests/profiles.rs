@@ -1,0 +1,147 @@
+//! Tests of members from ClusterProfiles: the access by a provider's Secret, its rotation, and the
+//! difference between the intent of a profile and its status.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::members::MemberSources;
+use strait_sim::Family;
+
+const FLEET: &str = "fleet";
+
+fn file(access: &str) -> Arc<MemberSources> {
+    let text = format!(
+        "apiVersion: strait.dev/v1\nkind: MemberSources\nsources: [{{name: inventory, clusterProfiles: {{namespace: {FLEET}, selector: tier=prod}}, ids: ['*']}}]\naccess: [{access}]\n"
+    );
+    Arc::new(MemberSources::parse(&text).expect("a valid file"))
+}
+
+const BY_SECRET: &str =
+    "{provider: ocm, secretReader: {namespace: fleet, name: '{clusterName}-msa'}}";
+
+/// Returns the profile of a cluster, as Open Cluster Management writes it.
+fn profile(sim: &SimCluster, healthy: &str, property: &str) -> Value {
+    let ca = sim.certificate_authority();
+    let ca = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, ca);
+    json!({
+        "apiVersion": "multicluster.x-k8s.io/v1alpha1", "kind": "ClusterProfile",
+        "metadata": { "namespace": FLEET, "name": "profile-1", "labels": { "tier": "prod" } },
+        "spec": { "displayName": "East", "clusterManager": { "name": "open-cluster-management" } },
+        "status": {
+            "conditions": [{
+                "type": "ControlPlaneHealthy", "status": healthy,
+                "lastTransitionTime": "2026-11-29T10:00:00Z",
+            }],
+            "properties": [{ "name": "cluster.clusterset.k8s.io", "value": property }],
+            "accessProviders": [{ "name": "ocm", "cluster": {
+                "server": sim.url(), "certificate-authority-data": ca,
+                "extensions": [{
+                    "name": "client.authentication.k8s.io/exec",
+                    "extension": { "clusterName": "c1" },
+                }],
+            } }],
+        },
+    })
+}
+
+fn token_secret(token: &str) -> Value {
+    let token = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, token);
+    json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
+        "metadata": { "namespace": FLEET, "name": "c1-msa" },
+        "data": { "token": token },
+    })
+}
+
+/// Starts a mesh whose config cluster has the kind ClusterProfile.
+async fn mesh(access: &str) -> (Mesh, watch::Sender<Arc<MemberSources>>) {
+    let (sender, sources) = watch::channel(file(access));
+    let mesh = Mesh::with_sources(sources).await;
+    mesh.hub.enable(Family::MultiCluster);
+    mesh.hub.store().apply(namespace(FLEET)).expect("a namespace");
+    (mesh, sender)
+}
+
+#[tokio::test]
+async fn profile_becomes_a_member_and_its_rotated_token_needs_no_list() {
+    let sim = sim("east").await;
+    let (mut mesh, _file) = mesh(BY_SECRET).await;
+    mesh.hub.store().apply(token_secret(&sim.token())).expect("a Secret");
+    mesh.hub.store().apply(profile(&sim, "True", "east")).expect("a profile");
+    mesh.until_clusters(&["east", "hub"]).await;
+    let live = east(&mesh, |east| east.state == ClusterState::Live).await;
+    assert_eq!(live.source.as_deref(), Some("inventory"));
+    assert_eq!(
+        (live.source_kind, live.secret.as_deref()),
+        (Some("ClusterProfile"), Some("fleet/profile-1"))
+    );
+    let inventory = live.inventory.expect("an inventory");
+    assert_eq!(inventory.manager, "open-cluster-management");
+    assert_eq!((inventory.control_plane_healthy, inventory.joined), ("True", "Unknown"));
+
+    let lists =
+        |sim: &SimCluster| sim.requests(|one| one.query.contains("sendInitialEvents")).len();
+    let before = lists(&sim);
+    mesh.hub.store().apply(token_secret(&sim.rotate_token())).expect("a Secret");
+    sim.store().apply(service("shop", "late", "10.96.0.9", &[HTTP])).expect("a service");
+    let live = east(&mesh, |east| east.services == 2 && east.state == ClusterState::Live).await;
+    assert_eq!((live.relists, lists(&sim)), (0, before));
+}
+
+#[tokio::test]
+async fn status_of_a_profile_and_its_missing_secret_remove_nothing() {
+    let sim = sim("east").await;
+    let (mut mesh, _file) = mesh(BY_SECRET).await;
+    mesh.hub.store().apply(token_secret(&sim.token())).expect("a Secret");
+    mesh.hub.store().apply(profile(&sim, "True", "east")).expect("a profile");
+    mesh.until_clusters(&["east", "hub"]).await;
+
+    // An unhealthy control plane, and a property that changes, are shown.
+    mesh.hub.store().apply(profile(&sim, "False", "renamed")).expect("a profile");
+    let shown = |one: &ClusterStatus| one.reason.as_ref().is_some_and(|r| r.contains("STR0239"));
+    let live = east(&mesh, shown).await;
+    assert_eq!((live.state, live.services), (ClusterState::Live, 1));
+    assert_eq!(live.inventory.expect("an inventory").control_plane_healthy, "False");
+
+    // Without the Secret, the last credential stays in use.
+    mesh.hub.store().delete("Secret", FLEET, "c1-msa").expect("it exists");
+    let shown = |one: &ClusterStatus| one.reason.as_ref().is_some_and(|r| r.contains("STR0238"));
+    let live = east(&mesh, shown).await;
+    assert_eq!((live.state, live.services), (ClusterState::Live, 1));
+    sim.store().apply(service("shop", "late", "10.96.0.9", &[HTTP])).expect("a service");
+    east(&mesh, |east| east.services == 2).await;
+
+    // Without the profile, the cluster is no member.
+    mesh.hub.store().delete("ClusterProfile", FLEET, "profile-1").expect("it exists");
+    mesh.until_clusters(&["hub"]).await;
+}
+
+#[tokio::test]
+async fn profile_cannot_select_a_secret_of_a_namespace_that_is_not_listed() {
+    let sim = sim("east").await;
+    let by_kubeconfig = "{provider: ocm, kubeconfigSecretReader: {namespaces: [fleet]}}";
+    let (mesh, _file) = mesh(by_kubeconfig).await;
+    let mut foreign = profile(&sim, "True", "east");
+    foreign["status"]["accessProviders"][0]["cluster"]["extensions"][0]["extension"] =
+        json!({ "name": "admin", "key": "config", "namespace": "kube-system" });
+    mesh.hub.store().apply(foreign).expect("a profile");
+    let refused = east(&mesh, |east| east.state == ClusterState::Rejected).await;
+    let reason = refused.reason.unwrap_or_default();
+    assert!(reason.contains("STR0238") && reason.contains("kube-system"), "{reason}");
+    let reads = |one: &strait_sim::Request| one.path.contains("/namespaces/kube-system/secrets");
+    assert!(mesh.hub.requests(reads).is_empty(), "the Secret was read");
+    assert!(sim.requests(|_| true).is_empty());
+}
+
+#[tokio::test]
+async fn operator_file_changes_the_credential_of_a_profile() {
+    let sim = sim("east").await;
+    let (mesh, file_sender) = mesh("").await;
+    mesh.hub.store().apply(token_secret(&sim.token())).expect("a Secret");
+    mesh.hub.store().apply(profile(&sim, "True", "east")).expect("a profile");
+    let refused = east(&mesh, |east| east.state == ClusterState::Rejected).await;
+    let reason = refused.reason.unwrap_or_default();
+    assert!(reason.contains("STR0237") && reason.contains("lists ocm"), "{reason}");
+    file_sender.send_replace(file(BY_SECRET));
+    east(&mesh, |east| east.state == ClusterState::Live).await;
+}
