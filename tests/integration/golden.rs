@@ -101,6 +101,8 @@ struct ProxyFile {
     /// Additional metadata.
     #[serde(default)]
     metadata: Map<String, Value>,
+    /// The version of Envoy, such as `1.36`; without it, the proxy reports none.
+    envoy: Option<String>,
     /// Additional declarations, as extensions in the node.
     #[serde(default)]
     extensions: Vec<Value>,
@@ -147,7 +149,15 @@ impl ProxyFile {
         }
         let fields = metadata.as_object_mut().expect("made above");
         fields.extend(self.metadata.clone());
+        let version = self.envoy.as_ref().map(|version| {
+            let (major, minor) = version.split_once('.').expect("a version such as 1.36");
+            json!({ "version": {
+                "major_number": major.parse::<u32>().expect("a number"),
+                "minor_number": minor.parse::<u32>().expect("a number"),
+            } })
+        });
         let node = json!({
+            "user_agent_build_version": version,
             "id": format!("{kind}~{ip}~{name}.{namespace}~{namespace}.svc.cluster.local"),
             "metadata": metadata,
             "extensions": self.extensions,

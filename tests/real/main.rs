@@ -26,6 +26,7 @@ mod demo;
 mod envoy;
 mod examples;
 mod five_percent;
+mod gateway_ejection;
 mod grpc;
 mod grpc_access;
 mod helper;
@@ -130,6 +131,7 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("providers_in_the_other_network_are_called_and_fail_closed", Both(authorizers::run)),
     ("requests_follow_rules_that_change_under_load", Mesh(steering::run)),
     ("weights_that_canary_tools_patch_under_load_lose_no_request", Mesh(canary::run)),
+    ("failing_pod_behind_a_gateway_does_not_eject_its_network", Mesh(gateway_ejection::run)),
     ("gateways_move_and_clusters_are_drained_under_load", Both(moving::run)),
     ("individually_sent_virtual_hosts_change_under_load", Both(one_by_one::run)),
     ("service_metrics_equal_the_counted_requests", Both(service_metrics::run)),

@@ -112,11 +112,7 @@ pub(crate) fn run(world: &mut World) {
     let gone = [rule(&[]), route(&[])].map(|object| Request::delete(&kube::path(&object)));
     world.apiservers["a"].requests(&gone);
     for client in &clients {
-        wait::until(PROPAGATION, &format!("{client} reaches all again"), || {
-            let answers = run_load(world.pod(client), &http(100));
-            let all = matching_pods("v1").len() + matching_pods("v2").len();
-            if answers.by.len() == all { Ok(()) } else { Err(format!("{answers:?}")) }
-        });
+        world.wait_for_all_pods(client);
     }
 }
 
@@ -171,6 +167,15 @@ impl World {
     /// Waits until a client reaches exactly the pods of a version, in both networks.
     pub(crate) fn wait_for_version(&self, client: &str, version: &str) {
         self.wait_for_pods(client, &matching_pods(version));
+    }
+
+    /// Waits until a client reaches all pods of the echo service.
+    pub(crate) fn wait_for_all_pods(&self, client: &str) {
+        wait::until(PROPAGATION, &format!("{client} reaches all again"), || {
+            let answers = run_load(self.pod(client), &http(100));
+            let all = matching_pods("v1").len() + matching_pods("v2").len();
+            if answers.by.len() == all { Ok(()) } else { Err(format!("{answers:?}")) }
+        });
     }
 
     fn wait_for_pods(&self, client: &str, pods: &BTreeSet<String>) {

@@ -1,6 +1,7 @@
 //! Upstream clusters: one for each port of each service, and a few that every proxy needs.
 
 mod discovery;
+mod gateway_ejection;
 mod http_options;
 mod inbound;
 mod policy;
@@ -11,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 pub(super) use self::discovery::uses_eds;
+pub(super) use self::gateway_ejection::GATEWAY_HEADER;
 use self::http_options::{limited_options, protocol_options};
 pub(super) use self::inbound::{inbound_clusters, inbound_name, pool_policy as inbound_policy};
 use super::istio_filters::{self, NameReaders, ServiceName};
@@ -60,6 +62,9 @@ const REQUESTS_PER_CONNECTION: u32 = 20;
 /// (Envoy 1.36; the format exists in part since 1.34).
 const DNS_CLUSTER_SINCE: (u32, u32) = (1, 36);
 
+/// The first Envoy version for which the filters of [`gateway_ejection`] were tested.
+const MARKED_GATEWAYS_SINCE: (u32, u32) = (1, 36);
+
 /// The format in which a proxy accepts upstream clusters.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct ClusterFormat {
@@ -74,16 +79,18 @@ pub(super) struct ClusterFormat {
     pub(super) names_services: bool,
     /// Whether the proxy reports service metrics.
     pub(super) counts: bool,
+    /// Whether outlier detection distinguishes gateways from other endpoints.
+    pub(super) marks_gateways: bool,
 }
 
 impl ClusterFormat {
     pub(super) fn for_proxy(proxy: &Proxy) -> Self {
-        let dns_cluster = proxy.envoy_release.is_some_and(|release| release >= DNS_CLUSTER_SINCE);
+        let supports = |since| proxy.envoy_release.is_some_and(|release| release >= since);
         let filters = proxy.istio_filters;
         Self {
             kind: proxy.kind,
             secrets: Secrets::for_proxy(proxy),
-            dns_cluster,
+            dns_cluster: supports(DNS_CLUSTER_SINCE),
             exchanges: filters.has(IstioFilter::UpstreamMetadataExchange),
             names_services: filters.has_any([
                 IstioFilter::HttpStats,
@@ -91,13 +98,18 @@ impl ClusterFormat {
                 IstioFilter::PeerMetadata,
             ]),
             counts: proxy.reports_services,
+            marks_gateways: supports(MARKED_GATEWAYS_SINCE),
         }
     }
 
     /// Returns the format without the parts that do not matter, depending on whether names are
-    /// resolved.
-    pub(super) fn projected(&self, by_name: bool) -> Self {
-        Self { dns_cluster: self.dns_cluster && by_name, ..self.clone() }
+    /// resolved and whether gateways of other networks represent endpoints of the service.
+    pub(super) fn projected(&self, by_name: bool, has_gateways: bool) -> Self {
+        Self {
+            dns_cluster: self.dns_cluster && by_name,
+            marks_gateways: self.marks_gateways && has_gateways,
+            ..self.clone()
+        }
     }
 }
 
@@ -367,10 +379,11 @@ impl ClusterInputs<'_> {
             transport_socket: Some(raw_buffer()),
         };
         let requests_max = self.abroad.then_some(REQUESTS_PER_CONNECTION);
-        let mut cluster = cluster::Cluster {
-            typed_extension_protocol_options: limited_options(port.protocol, policy, requests_max),
-            ..cluster
-        };
+        let ejection = policy.outlier_detection.as_deref();
+        let ejection = ejection.filter(|_| self.form.marks_gateways);
+        let filters = ejection.map(gateway_ejection::filters);
+        let options = limited_options(port.protocol, policy, requests_max, filters);
+        let mut cluster = cluster::Cluster { typed_extension_protocol_options: options, ..cluster };
         if !self.speak_as_ruled(&mut cluster, service, part) && uses_mtls {
             // Endpoints that match no entry use the socket of the cluster, which is plain text if
             // unset.
@@ -378,6 +391,9 @@ impl ClusterInputs<'_> {
             cluster.transport_socket_matches = vec![plain];
         }
         policy::limit(&mut cluster, policy, self.context.mesh.tcp_keepalive);
+        if let (Some(rule), Some(detection)) = (ejection, &mut cluster.outlier_detection) {
+            gateway_ejection::count_connect_failures_apart(rule, detection);
+        }
         policy::balance(&mut cluster, policy);
         policy::announce_client(&mut cluster, policy, raw_buffer);
         cluster
@@ -421,6 +437,7 @@ impl ClusterInputs<'_> {
             // connections could end at the same endpoint although there are two endpoints.
             lb_policy: cluster::cluster::LbPolicy::RoundRobin.into(),
             lb_config: None,
+            outlier_detection: Some(gateway_ejection::of_unreachable_pods()),
             ..self.eds(&name)
         };
         policy::limit(&mut cluster, policy, self.context.mesh.tcp_keepalive);
@@ -459,7 +476,7 @@ impl ClusterInputs<'_> {
             ..Default::default()
         };
         let mut cluster = cluster::Cluster {
-            typed_extension_protocol_options: limited_options(port.protocol, policy, None),
+            typed_extension_protocol_options: limited_options(port.protocol, policy, None, None),
             lb_config: (target != port.number)
                 .then_some(cluster::cluster::LbConfig::OriginalDstLbConfig(overrides_port)),
             ..original_destination(self.context, name)

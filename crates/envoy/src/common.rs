@@ -13,6 +13,7 @@ use strait_mesh::push::PushContext;
 use strait_mesh::push::addresses::{ListenAddresses, addresses};
 use strait_mesh::push::imports::Imports;
 use strait_mesh::push::view::{Role, ViewKey, is_exported};
+use strait_model::policy::RemoteEjection;
 use strait_model::{ClusterId, Hostname, Namespace, NetworkId, Proxy, Resolution};
 use strait_xds::list::SharedList;
 use strait_xds::names::{OutboundName, port_number};
@@ -47,7 +48,7 @@ impl SharedResources<'_> {
     pub(super) fn outbound(&self, view: &ViewKey, form: &ClusterFormat) -> Arc<SharedList> {
         let scopes = self.scopes();
         let view = scopes.projected(self.context, view);
-        let form = form.projected(scopes.by_name);
+        let form = form.projected(scopes.by_name, true);
         let key = (view.clone(), form.clone());
         self.cache.outbound.at(key, self.context.definitions, || self.all_outbound(&view, &form))
     }
@@ -63,7 +64,7 @@ impl SharedResources<'_> {
             hosts.filter_map(|host| self.context.service(host.as_str(), &view.namespace));
         let scopes = self.scopes();
         let view = scopes.projected(self.context, view);
-        self.outbound_clusters(&view, &form.projected(scopes.by_name), services, false)
+        self.outbound_clusters(&view, &form.projected(scopes.by_name, true), services, false)
     }
 
     fn all_outbound(&self, whole: &ViewKey, form: &ClusterFormat) -> Arc<SharedList> {
@@ -89,6 +90,7 @@ impl SharedResources<'_> {
         let context = self.context;
         let mut clusters = Vec::new();
         let abroad = self.clusters_abroad(&whole.network);
+        let marks_gateways = context.policy.remote_ejection() == RemoteEjection::PerNetwork;
         let imports = is_scoped.then(|| Imports::of(context, whole));
         let by_port = imports.filter(Imports::is_by_port);
         for service in services {
@@ -114,7 +116,7 @@ impl SharedResources<'_> {
                 };
             }
             let by_name = matches!(service.primary.resolution, Resolution::ByName(_));
-            let form = form.projected(by_name);
+            let form = form.projected(by_name, abroad && marks_gateways);
             let key = (service.hostname().clone(), view.clone(), form.clone(), abroad);
             let inputs = ServiceInputs::new(context, service);
             let shared = self.cache.clusters.get_or_make(key, inputs, || {

@@ -96,7 +96,7 @@ const MEMBER_BYTES: usize = 40;
 /// Usual size of a locality without its members, in bytes.
 const GROUP_BYTES: usize = 128;
 
-/// Encodes a `LocalityLbEndpoints`. `origin` contains the metadata of members by origin.
+/// Encodes a `LocalityLbEndpoints`. `by_origin` contains the metadata of members by origin.
 fn write_group(
     out: &mut Vec<u8>,
     modes: Modes,
@@ -115,7 +115,9 @@ fn write_group(
     for member in members {
         let origin_metadata = by_origin.get(usize::from(member.origin).wrapping_sub(1));
         let metadata = match origin_metadata {
+            Some(origin) if member.is_gateway => &origin.gateway,
             Some(origin) => origin.metadata(member.tls_mode),
+            None if member.is_gateway => gateway_metadata(),
             None if modes == Modes::Stated => metadata(member.tls_mode),
             None => &[],
         };
@@ -253,6 +255,12 @@ fn metadata(mode: TlsMode) -> &'static [u8] {
     }
 }
 
+/// Returns the encoded `Metadata` of a gateway without an origin.
+fn gateway_metadata() -> &'static [u8] {
+    static GATEWAY: LazyLock<Vec<u8>> = LazyLock::new(|| made_entry(METADATA, [GATEWAY_MARK]));
+    &GATEWAY
+}
+
 fn made_metadata(mode: TlsMode) -> Vec<u8> {
     made_entry(SOCKET_MATCH, [(TLS_MODE, mode.as_str())])
 }
@@ -285,23 +293,31 @@ fn made_entry<'a>(
 pub(super) struct MemberMetadata {
     mtls: Vec<u8>,
     plain: Vec<u8>,
+    /// For gateways, which always accept mTLS.
+    gateway: Vec<u8>,
 }
 
 impl MemberMetadata {
     fn new(modes: Modes, TelemetryOrigin { telemetry, cluster }: &TelemetryOrigin) -> Self {
         let telemetry = telemetry.as_deref().unwrap_or(";;;");
         let text = format!("{telemetry};{cluster}");
-        let mut names = made_entry(WORKLOAD_FILTER, [(WORKLOAD, &*text)]);
-        names.extend(made_entry(METADATA, workload_names(telemetry, cluster.as_str())));
-        let for_mode = |mode| {
-            let mut bytes = match modes {
+        let workload = made_entry(WORKLOAD_FILTER, [(WORKLOAD, &*text)]);
+        let names = || workload_names(telemetry, cluster.as_str());
+        let encoded = |mode, strait: Vec<u8>| {
+            let tls_mode = match modes {
                 Modes::Stated => made_metadata(mode),
                 Modes::Unstated => Vec::new(),
             };
-            bytes.extend_from_slice(&names);
-            bytes
+            [tls_mode, workload.clone(), strait].concat()
         };
-        Self { mtls: for_mode(TlsMode::Istio), plain: for_mode(TlsMode::Disabled) }
+        Self {
+            mtls: encoded(TlsMode::Istio, made_entry(METADATA, names())),
+            plain: encoded(TlsMode::Disabled, made_entry(METADATA, names())),
+            gateway: encoded(
+                TlsMode::Istio,
+                made_entry(METADATA, std::iter::once(GATEWAY_MARK).chain(names())),
+            ),
+        }
     }
 
     fn metadata(&self, mode: TlsMode) -> &[u8] {
@@ -311,6 +327,9 @@ impl MemberMetadata {
         }
     }
 }
+
+/// The key and value in [`METADATA`] by which clusters recognize a gateway.
+pub(super) const GATEWAY_MARK: (&str, &str) = ("gateway", "yes");
 
 /// The metadata filter in which Istio's own filters look up the destination workload.
 pub(super) const WORKLOAD_FILTER: &str = "istio";

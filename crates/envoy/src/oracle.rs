@@ -8,7 +8,7 @@ use prost::Message;
 use rand::{Rng, RngCore};
 
 use super::cds::{SOCKET_MATCH, tls_mode};
-use super::eds::{Modes, WORKLOAD, WORKLOAD_FILTER, encoded};
+use super::eds::{GATEWAY_MARK, Modes, WORKLOAD, WORKLOAD_FILTER, encoded};
 use super::service_metrics::METADATA;
 use strait_mesh::push::view::{Assignment, AssignmentGroup, AssignmentMember, TelemetryOrigin};
 use strait_model::{Locality, TlsMode};
@@ -46,9 +46,17 @@ fn locality(
                 Modes::Unstated => core::Metadata::default(),
             };
             expected.filter_metadata.insert(WORKLOAD_FILTER.into(), workload(&origins[at]));
-            expected.filter_metadata.insert(METADATA.into(), names(&origins[at]));
+            let mut strait = names(&origins[at]);
+            if member.is_gateway {
+                strait.fields.extend(gateway_mark());
+            }
+            expected.filter_metadata.insert(METADATA.into(), strait);
             Some(expected)
         }
+        None if member.is_gateway => Some(core::Metadata {
+            filter_metadata: [(METADATA.into(), Struct { fields: gateway_mark().into() })].into(),
+            ..Default::default()
+        }),
         None => (modes == Modes::Stated && member.tls_mode == TlsMode::Disabled)
             .then(|| metadata(TlsMode::Disabled)),
     };
@@ -65,6 +73,11 @@ fn locality(
         lb_endpoints: members.iter().map(|member| lb_endpoint(member, explicit(member))).collect(),
         ..Default::default()
     }
+}
+
+fn gateway_mark() -> [(String, Value); 1] {
+    let (key, value) = GATEWAY_MARK;
+    [(key.into(), Value { kind: Some(Kind::StringValue(value.into())) })]
 }
 
 fn workload(TelemetryOrigin { telemetry, cluster }: &TelemetryOrigin) -> Struct {
@@ -130,12 +143,16 @@ fn any_member(random: &mut dyn RngCore, origins: usize) -> AssignmentMember {
     };
     let additional =
         random.random_bool(0.2).then(|| std::net::Ipv6Addr::from_bits(random.random()));
+    // A gateway always accepts mTLS.
+    let is_gateway = random.random_bool(0.2);
     AssignmentMember {
         address,
         additional,
         port: [0, 1, 80, 127, 128, 8080, 16_383, 16_384, u16::MAX][random.random_range(0..9)],
         weight,
-        tls_mode: [TlsMode::Istio, TlsMode::Disabled][usize::from(random.random_bool(0.3))],
+        tls_mode: [TlsMode::Istio, TlsMode::Disabled]
+            [usize::from(!is_gateway && random.random_bool(0.3))],
+        is_gateway,
         origin: if origins == 0 { 0 } else { random.random_range(1..=origins) as u16 },
     }
 }

@@ -35,6 +35,7 @@ pub use self::measure::rule_bytes;
 pub(super) use self::proxied::{proxy_port, proxy_route_name, proxy_routes};
 use self::rules::to_service;
 pub(super) use self::rules::{FAULT, NOWHERE};
+use super::cds::GATEWAY_HEADER;
 use super::class::Class;
 use super::encode;
 use super::lds::{TrafficSettings, bool_value, catch_all_host, everything, route_to};
@@ -102,6 +103,7 @@ fn ending(host: route::VirtualHost) -> route::RouteConfiguration {
         validate_clusters: bool_value(false),
         ignore_port_in_host_matching: true,
         max_direct_response_body_size_bytes: Some(ANSWER_BYTES_MAX),
+        response_headers_to_remove: vec![GATEWAY_HEADER.into()],
         ..Default::default()
     }
 }

@@ -11,10 +11,13 @@ use super::{Cache, ProxyConfig};
 use strait_mesh::push::PushContext;
 use strait_mesh::push::event_loop::{MeshEvent, MeshState};
 use strait_mesh::testing::settings;
+use strait_model::mesh_config::{MeshConfig, OutlierDetection, UsualLimits};
+use strait_model::policy::Policy;
 use strait_model::registry::RegistryUpdate;
-use strait_model::testing::{endpoint, named_endpoint, port, service, shard, sidecar};
+use strait_model::testing::{endpoint, member, named_endpoint, port, service, shard, sidecar};
 use strait_model::{
-    ByName, Endpoint, GrpcLibrary, NamedEndpoint, PodState, Proxy, Resolution, TlsMode,
+    ByName, Endpoint, GrpcLibrary, KnownClusters, NamedEndpoint, PodState, Proxy, Resolution,
+    TlsMode,
 };
 use strait_proto::json::to_json;
 use strait_rules::access::{AccessIndex, AccessSettings, PolicyErrors};
@@ -318,6 +321,58 @@ fn dns_clusters_use_the_format_that_the_proxy_supports() {
             let single = dns["all_addresses_in_single_endpoint"] == true;
             assert_eq!(single, is_new && just_then, "{cluster}");
         }
+    }
+}
+
+#[test]
+fn only_failed_connections_eject_a_gateway_unless_the_policy_says_per_host() {
+    let given = |release, remote_ejection: &str, in_west: bool| {
+        let mut mesh = MeshState::new(settings());
+        let members = [("east", "n1"), ("west", "n2")];
+        let clusters = members.map(|(id, network)| (id.into(), member(Some(network)))).into();
+        mesh.apply(MeshEvent::Clusters(Arc::new(KnownClusters { clusters })));
+        let outlier_detection =
+            Some(Arc::new(OutlierDetection { consecutive_5xx: Some(3), ..Default::default() }));
+        let mut mesh_config = MeshConfig::default();
+        mesh_config.usual_limits = UsualLimits { outlier_detection, ..UsualLimits::default() };
+        mesh.apply(MeshEvent::MeshConfig(Arc::new(mesh_config)));
+        let policy = format!("apiVersion: strait.dev/v1\nkind: Policy\n{remote_ejection}");
+        mesh.apply(MeshEvent::Policy(Arc::new(Policy::parse(&policy).expect("valid"))));
+        mesh.apply(MeshEvent::Registry(
+            shard("east", 1).with(service("web.ns"), vec![endpoint("10.0.0.1")]).built(),
+        ));
+        let gateway = service("eastwest.system").gateway_of("n2", "192.0.2.2");
+        let mut west = shard("west", 1).with(gateway, vec![]);
+        if in_west {
+            west = west.with(service("web.ns"), vec![endpoint("10.0.0.1")]);
+        }
+        mesh.apply(MeshEvent::Registry(west.built()));
+        mesh.apply(MeshEvent::Complete);
+        let context = mesh.next_version().expect("a first version").0;
+        Given::to(&Proxy { envoy_release: release, ..client() }, &context)
+    };
+    let options = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
+    for (release, remote_ejection, in_west, is_exempt) in [
+        (Some((1, 40)), "", true, true),
+        (Some((1, 36)), "remoteEjection: perNetwork\n", true, true),
+        (Some((1, 40)), "remoteEjection: perHost\n", true, false),
+        (Some((1, 40)), "", false, false),
+        (Some((1, 35)), "", true, false),
+        (None, "", true, false),
+    ] {
+        let case = format!("{release:?} {remote_ejection:?} {in_west}");
+        let Given { cluster, assignment } = given(release, remote_ejection, in_west);
+        let filters = &cluster["typed_extension_protocol_options"][options]["http_filters"];
+        let names: Vec<_> =
+            filters.as_array().into_iter().flatten().map(|one| &one["name"]).collect();
+        let expected = ["envoy.filters.http.header_mutation", "envoy.filters.http.upstream_codec"];
+        assert_eq!(names, expected[..if is_exempt { 2 } else { 0 }], "{case}");
+        let detection = &cluster["outlier_detection"];
+        assert_eq!(detection["consecutive_5xx"], 3, "{case}");
+        let apart = is_exempt.then_some(3);
+        assert_eq!(detection["consecutive_local_origin_failure"].as_u64(), apart, "{case}");
+        let marks = assignment.to_string().matches(r#""gateway":"yes""#).count();
+        assert_eq!(marks, usize::from(in_west), "only the gateway is marked: {assignment}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! The application in each pod: it reports its name and cluster, and the data that it received.
 //! Port 9000 answers one line per connection. Port 8080 speaks HTTP/1.1, takes a second for paths
-//! that begin with /slow, and fails for /down/CLUSTER in that cluster. It opens a WebSocket on
-//! request, answers in it, and closes it. Ends with its namespace.
+//! that begin with /slow, and fails for /down/CLUSTER in that cluster and for /down/CLUSTER/POD in
+//! that pod. It opens a WebSocket on request, answers in it, and closes it. Ends with its namespace.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -77,7 +77,10 @@ fn answer_requests(mut stream: TcpStream, who: &Value) -> std::io::Result<()> {
         }
         let length = body.len();
         let fails = path.split('?').next().and_then(|path| path.strip_prefix("/down/"));
-        let fails = fails.is_some_and(|cluster| who["cluster"] == cluster);
+        let fails = fails.is_some_and(|down| match down.split_once('/') {
+            Some((cluster, pod)) => who["cluster"] == cluster && who["pod"] == pod,
+            None => who["cluster"] == down,
+        });
         let status = if fails { "503 Service Unavailable" } else { "200 OK" };
         let answer = format!(
             "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"

@@ -24,6 +24,8 @@ pub(crate) struct Load {
     pub(crate) address: String,
     /// The Host header of HTTP requests. `None` sends one line over TCP.
     pub(crate) host: Option<String>,
+    /// The path of HTTP requests.
+    pub(crate) path: String,
     /// The number of requests; fewer if `seconds` pass first.
     pub(crate) requests: usize,
     /// The number of concurrent workers.
@@ -63,6 +65,7 @@ impl Load {
         Self {
             address: address.into(),
             host: None,
+            path: "/".into(),
             requests,
             concurrency: 4,
             seconds: 60,
@@ -139,14 +142,14 @@ fn send_request(load: &Load, connection: &mut ReusedConnection) -> Result<Value,
                 Some(stream) => stream,
                 None => BufReader::new(connect(&load.address, timeout)?),
             };
-            let (status, body) = exchange_on(&mut stream, host)?;
+            let (status, body) = exchange_on(&mut stream, host, &load.path)?;
             if status != 200 {
                 return Err(format!("{status} {body}"));
             }
             *connection = Some(stream);
             body
         }
-        Some(host) => match exchange(&load.address, host, "/", "", timeout)? {
+        Some(host) => match exchange(&load.address, host, &load.path, "", timeout)? {
             (200, body) => body,
             (status, body) => return Err(format!("{status} {body}")),
         },
@@ -168,8 +171,12 @@ fn send_request(load: &Load, connection: &mut ReusedConnection) -> Result<Value,
 }
 
 /// Sends a GET on a persistent connection. Returns status and body.
-fn exchange_on(stream: &mut BufReader<TcpStream>, host: &str) -> Result<(u16, String), String> {
-    let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
+fn exchange_on(
+    stream: &mut BufReader<TcpStream>,
+    host: &str,
+    path: &str,
+) -> Result<(u16, String), String> {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n");
     let lost = |error: std::io::Error| format!("on a kept connection: {error}");
     stream.get_mut().write_all(request.as_bytes()).map_err(lost)?;
     let (mut status, mut length, mut line) = (None, 0, String::new());

@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 
+use super::gateway_ejection::GatewayFilters;
 use super::{policy, tls};
 use crate::any;
 use strait_model::Protocol;
 use strait_proto::envoy::envoy::config::core::v3 as core;
+use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3::HttpFilter;
 use strait_proto::envoy::envoy::extensions::upstreams::http::v3 as http;
 use strait_proto::envoy::google::protobuf::Any;
 use strait_rules::traffic::policy::{ClientTls, ResolvedPolicy};
@@ -14,32 +16,41 @@ use strait_rules::traffic::policy::{ClientTls, ResolvedPolicy};
 /// port whose protocol is detected at run time uses the protocol of the client.
 pub(super) fn protocol_options(protocol: Protocol) -> HashMap<String, Any> {
     if protocol.is_http2() || protocol == Protocol::Auto {
-        upstream_http(protocol, None, core::Http2ProtocolOptions::default(), (None, None))
+        upstream_http(
+            protocol,
+            None,
+            core::Http2ProtocolOptions::default(),
+            (None, None, Vec::new()),
+        )
     } else {
         HashMap::new()
     }
 }
 
 /// Returns the HTTP options for a protocol with the connection limits of the policy. A connection
-/// ends after `requests_max` requests.
+/// ends after `requests_max` requests. `marking` distinguishes gateways from other endpoints.
 pub(super) fn limited_options(
     protocol: Protocol,
     policy: &ResolvedPolicy,
     requests_max: Option<u32>,
+    marking: Option<GatewayFilters>,
 ) -> HashMap<String, Any> {
     let limits = policy::http_limits(policy, requests_max);
     let http2 = policy::http2_options(policy);
     let may_be_http2 = protocol.is_http2() || protocol == Protocol::Auto;
     let limits_http2 = may_be_http2 && http2 != core::Http2ProtocolOptions::default();
     let names = tls::names_by_request(policy);
-    let errors = policy::errors(policy);
+    let (errors, filters) = match marking {
+        Some(GatewayFilters { errors, filters }) => (Some(errors), filters),
+        None => (policy::errors(policy), Vec::new()),
+    };
     // A port with protocol HTTPS receives requests that the proxy encrypts.
     let reads = protocol.is_http()
         || protocol == Protocol::Auto
         || matches!(policy.tls.as_deref(), Some(ClientTls::Foreign(_)));
     let has_options = limits.is_some() || limits_http2 || names.is_some() || errors.is_some();
     if reads && has_options {
-        upstream_http(protocol, limits, http2, (names, errors))
+        upstream_http(protocol, limits, http2, (names, errors, filters))
     } else {
         protocol_options(protocol)
     }
@@ -49,9 +60,10 @@ fn upstream_http(
     protocol: Protocol,
     common: Option<core::HttpProtocolOptions>,
     http2: core::Http2ProtocolOptions,
-    (names, errors): (
+    (names, errors, filters): (
         Option<core::UpstreamHttpProtocolOptions>,
         Option<http::http_protocol_options::OutlierDetection>,
+        Vec<HttpFilter>,
     ),
 ) -> HashMap<String, Any> {
     use http::http_protocol_options::explicit_http_config::ProtocolConfig;
@@ -80,6 +92,7 @@ fn upstream_http(
         common_http_protocol_options: common,
         upstream_http_protocol_options: names,
         outlier_detection: errors,
+        http_filters: filters,
         upstream_protocol_options: Some(upstream),
         ..Default::default()
     };

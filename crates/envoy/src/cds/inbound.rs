@@ -45,7 +45,7 @@ fn inbound(context: &PushContext, target: &InboundTarget<'_>, proxy: &Proxy) -> 
     }
     if let Some(pool) = &target.pool {
         let policy = pool_policy(pool);
-        cluster.typed_extension_protocol_options = limited_options(protocol, &policy, None);
+        cluster.typed_extension_protocol_options = limited_options(protocol, &policy, None, None);
         policy::limit(&mut cluster, &policy, context.mesh.tcp_keepalive);
     }
     let counting = [IstioFilter::HttpStats, IstioFilter::TcpStats];

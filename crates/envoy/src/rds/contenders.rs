@@ -113,7 +113,8 @@ pub(crate) fn contenders<'a>(
                     }
                     RouteCaller::Library => {
                         let routes = |one| {
-                            library::alternatives_for(one).map_or(0, |(_, alternatives)| alternatives.len())
+                            library::alternatives_for(one)
+                                .map_or(0, |(_, alternatives)| alternatives.len())
                         };
                         let each =
                             chosen.map(|(place, _, one)| std::iter::repeat_n(place, routes(one)));

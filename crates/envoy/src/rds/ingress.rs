@@ -11,6 +11,7 @@ use bytes::Bytes;
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint};
 
+use super::super::cds::GATEWAY_HEADER;
 use super::base::field;
 use super::lists::{RouteEntrance, RouteList, RouteLists, list};
 use super::rules::route_count;
@@ -131,6 +132,7 @@ pub(crate) fn route_for_servers(
         validate_clusters: bool_value(false),
         ignore_port_in_host_matching: true,
         max_direct_response_body_size_bytes: Some(ANSWER_BYTES_MAX),
+        response_headers_to_remove: vec![GATEWAY_HEADER.into()],
         ..Default::default()
     };
     if hosts.is_empty() {

@@ -43,6 +43,8 @@ pub struct AssignmentMember {
     pub weight: u32,
     /// The TLS mode, which determines whether it receives mTLS.
     pub tls_mode: TlsMode,
+    /// Whether it is a gateway, which represents the endpoints of another network.
+    pub is_gateway: bool,
     /// Its position in [`Assignment::origins`], starting at 1; 0 if it has none.
     pub origin: u16,
 }

@@ -125,6 +125,7 @@ mod tests {
             port: 80,
             weight: 1,
             tls_mode: TlsMode::Istio,
+            is_gateway: false,
             origin: 0,
         };
         let distance = |prefers_node, text: &str, last, remote| {

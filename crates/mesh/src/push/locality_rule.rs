@@ -241,6 +241,7 @@ mod tests {
                 port: 80,
                 weight: *weight,
                 tls_mode: TlsMode::Istio,
+                is_gateway: false,
                 origin: 0,
             };
             let locality = Arc::new(Locality::parse(locality));

@@ -711,6 +711,7 @@ impl SortedEndpoints {
                             port: endpoint.port(),
                             weight,
                             tls_mode: *tls_mode,
+                            is_gateway: false,
                             origin: *origin,
                         });
                     }

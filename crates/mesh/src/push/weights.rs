@@ -99,6 +99,7 @@ pub(super) fn fit(
                 port,
                 weight,
                 tls_mode: TlsMode::Istio,
+                is_gateway: true,
                 origin,
             });
         }

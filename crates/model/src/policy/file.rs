@@ -9,13 +9,13 @@ use ipnet::IpNet;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::Policy;
 use super::invalid::{InvalidPolicy, bytes, duration, invalid};
 use super::names::ServiceNames;
 use super::preference::{Preference, Tier};
 use super::rollout::{self, RolloutText};
 use super::rules::{MassWithdrawal, OwnedNames, ReadBudget, Rules, WhenDark};
 use super::traffic::{self, TrafficText};
+use super::{Policy, RemoteEjection};
 use crate::mesh_config::plain;
 use crate::{ClusterId, ImportMode, Mode, NetworkId, is_trust_domain};
 
@@ -46,6 +46,7 @@ struct PolicyFile {
     #[serde(default)]
     traffic: TrafficText,
     gateway_namespaces: Option<Vec<String>>,
+    remote_ejection: Option<String>,
 }
 
 #[derive(Deserialize, Default)]
@@ -168,6 +169,8 @@ impl Policy {
         let gateways = file.gateway_namespaces;
         policy.gateway_namespaces =
             gateways.map(|list| namespaces("gatewayNamespaces", list)).transpose()?;
+        policy.remote_ejection =
+            file.remote_ejection.as_deref().map(remote_ejection).transpose()?.unwrap_or_default();
         Ok(policy)
     }
 }
@@ -246,6 +249,14 @@ fn mode(field: &str, text: &str) -> Result<Mode, InvalidPolicy> {
         "drain" => Ok(Mode::Drain),
         "pause" => Ok(Mode::Pause),
         _ => invalid(field, format!("{text:?} is not one of normal, drain, pause")),
+    }
+}
+
+fn remote_ejection(text: &str) -> Result<RemoteEjection, InvalidPolicy> {
+    match text {
+        "perNetwork" => Ok(RemoteEjection::PerNetwork),
+        "perHost" => Ok(RemoteEjection::PerHost),
+        _ => invalid("remoteEjection", format!("{text:?} is neither perNetwork nor perHost")),
     }
 }
 

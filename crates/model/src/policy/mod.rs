@@ -49,6 +49,28 @@ pub struct Policy {
     traffic: TrafficLimits,
     /// The namespaces whose objects may be gateways of networks; `None` for all.
     gateway_namespaces: Option<BTreeSet<String>>,
+    /// How outlier detection treats errors of endpoints behind gateways.
+    remote_ejection: RemoteEjection,
+}
+
+/// How outlier detection treats errors of endpoints behind the gateways of other networks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RemoteEjection {
+    /// A gateway represents its network: only failed connections to the gateway eject it.
+    #[default]
+    PerNetwork,
+    /// A gateway is ejected like any endpoint, also for errors of a pod behind it.
+    PerHost,
+}
+
+impl RemoteEjection {
+    /// Returns the name in the policy file.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::PerNetwork => "perNetwork",
+            Self::PerHost => "perHost",
+        }
+    }
 }
 
 /// Why a claim is refused: the rule, by its location in the file, and the fact.
@@ -279,6 +301,11 @@ impl Policy {
     /// namespaces.
     pub fn gateway_namespaces(&self) -> Option<&BTreeSet<String>> {
         self.gateway_namespaces.as_ref()
+    }
+
+    /// Returns how outlier detection treats errors of endpoints behind gateways.
+    pub fn remote_ejection(&self) -> RemoteEjection {
+        self.remote_ejection
     }
 
     /// Checks whether an object in `namespace` may be a gateway of a network.

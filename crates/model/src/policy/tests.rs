@@ -333,6 +333,21 @@ fn foreign_hosts_are_noted_by_default() {
 }
 
 #[test]
+fn gateways_are_ejected_as_networks_unless_the_policy_says_per_host() {
+    assert_eq!(Policy::default().remote_ejection(), RemoteEjection::PerNetwork);
+    assert_eq!(policy("mesh: {}\n").remote_ejection(), RemoteEjection::PerNetwork);
+    let per_host = policy("remoteEjection: perHost\n");
+    assert_eq!(per_host.remote_ejection(), RemoteEjection::PerHost);
+    let per_network = policy("remoteEjection: perNetwork\n");
+    assert_eq!(per_network.remote_ejection(), RemoteEjection::PerNetwork);
+    let text = format!("{HEAD}remoteEjection: perCluster\n");
+    assert_eq!(
+        Policy::parse(&text).expect_err("no such value").to_string(),
+        "remoteEjection: \"perCluster\" is neither perNetwork nor perHost"
+    );
+}
+
+#[test]
 fn only_listed_namespaces_may_have_gateways_of_networks() {
     assert!(Policy::default().may_be_gateway("shop").is_ok(), "in any by default");
     let set = policy("gatewayNamespaces: [istio-system, edge]\n");

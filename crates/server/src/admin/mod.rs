@@ -624,6 +624,7 @@ async fn policy(State(sources): SourcesState) -> AdminResult {
             "rootNamespace": root, "visibleByDefault": visible,
             "foreignHosts": policy.traffic().foreign_hosts.as_str(),
             "gatewayNamespaces": policy.gateway_namespaces(), "members": members,
+            "remoteEjection": policy.remote_ejection().as_str(),
         }),
     ))
 }
