@@ -288,10 +288,13 @@ async fn endpoints_of_exporting_clusters_are_in_slices_of_every_cluster() {
         has_slices(member, &[("east", &["10.0.0.1", "10.0.0.2"]), ("west", &["10.0.1.1"])]).await;
     }
     assert_eq!(import(&west)["status"]["endpointSliceObjects"], "Present");
-    let services = server.admin.json("/debug/services?hostname=cart.shop").await;
-    let imports = services[0]["imports"].as_array().expect("imports");
-    let counts: Vec<_> = imports.iter().map(|import| import["slices"].clone()).collect();
-    assert_eq!(counts, [json!(2), json!(2)], "{services:#}");
+    wait_until(SOON, async || {
+        let services = server.admin.json("/debug/services?hostname=cart.shop").await;
+        let imports = services[0]["imports"].as_array().expect("imports").iter();
+        let counts: Vec<_> = imports.map(|import| import["slices"].clone()).collect();
+        holds(counts == [json!(2), json!(2)], &services)
+    })
+    .await;
     let explained = ["explain", "import", "shop/cart", "--cluster", "west"];
     let explained = server.strait(&explained).await;
     assert!(text(&explained).contains("2 EndpointSlices"), "{}", text(&explained));
