@@ -67,6 +67,14 @@ pub(super) fn render(answer: &Value, look: &OutputStyle) -> String {
         vec![text(&step["step"]).into(), verdict, detail.into()]
     });
     out += &output::table(&["STEP", "OK", "DETAIL"], steps.collect(), look);
+    let field = |field: &Value| -> Vec<Cell> {
+        ["field", "value", "cluster"].iter().map(|part| text(&field[*part]).into()).collect()
+    };
+    let fields: Vec<_> = items(&answer["fields"]).iter().map(field).collect();
+    if !fields.is_empty() {
+        out += "\n";
+        out += &output::table(&["FIELD", "VALUE", "DEFINED BY"], fields, look);
+    }
     let exports: Vec<_> = exports(&answer["exports"]);
     if !exports.is_empty() {
         out += "\n";

@@ -172,7 +172,7 @@ pub(super) fn get(
         let headers: &[&str] = if show.no_headers {
             &[]
         } else {
-            &["CLUSTER", "IMPORT", "ADDRESSES", "WRITER", "REASON"]
+            &["CLUSTER", "IMPORT", "ADDRESSES", "SLICES", "WRITER", "REASON"]
         };
         out += &format!("\n{}", output::table(headers, imports, look));
     }
@@ -197,7 +197,9 @@ fn import(import: &Value) -> Vec<Cell> {
         reason => text(reason) + &code,
     };
     let ips = text(&import["ips"]);
-    vec![text(&import["cluster"]).into(), state, ips.into(), writer.into(), reason.into()]
+    let cluster = text(&import["cluster"]).into();
+    let slices = text(&import["slices"]).into();
+    vec![cluster, state, ips.into(), slices, writer.into(), reason.into()]
 }
 
 fn ports(row: &Value) -> String {

@@ -1,6 +1,8 @@
-//! ServiceImports in member clusters: from an export to an import with an address, its explanation,
-//! and the faults that must neither delete an import nor change its address.
+//! ServiceImports in member clusters: from an export to an import with an address and the slices of its
+//! endpoints, its explanation, and the faults that must neither delete an import or a slice nor change
+//! an address.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -21,10 +23,14 @@ async fn member(id: &str, gateway: &str) -> Member {
 
 /// Returns two clusters with the service `cart`, which east exports, and a setup that writes imports.
 async fn exported() -> (Setup, Member, Member) {
+    exported_with("names").await
+}
+
+async fn exported_with(mode: &str) -> (Setup, Member, Member) {
     let (east, west) = (member("east", "198.18.0.1").await, member("west", "198.18.0.2").await);
     east.serve("cart", &["10.0.0.1"]);
     export(&east);
-    let setup = Setup::new().with(&["--mcs-imports", "names", "--remote-cluster-timeout", "1s"]);
+    let setup = Setup::new().with(&["--mcs-imports", mode, "--remote-cluster-timeout", "1s"]);
     setup.join(&[&east, &west]);
     (setup, east, west)
 }
@@ -52,9 +58,35 @@ async fn imported(member: &Member) -> Value {
     .await
 }
 
-/// Returns the number of requests that change exports, imports or Services.
+/// Returns the addresses in the slices that Strait wrote into a cluster, by source cluster.
+fn slices(member: &Member) -> BTreeMap<String, Vec<String>> {
+    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for slice in member.api.store().all("endpointslices") {
+        let slice = slice.value();
+        let labels = &slice["metadata"]["labels"];
+        if labels["endpointslice.kubernetes.io/managed-by"] != "strait.dev" {
+            continue;
+        }
+        let source = labels["multicluster.kubernetes.io/source-cluster"].as_str();
+        let addresses = found.entry(source.unwrap_or_default().to_owned()).or_default();
+        for endpoint in slice["endpoints"].as_array().into_iter().flatten() {
+            addresses.extend(endpoint["addresses"][0].as_str().map(str::to_owned));
+        }
+    }
+    found
+}
+
+/// Waits until the slices in a cluster have these addresses.
+async fn has_slices(member: &Member, expected: &[(&str, &[&str])]) {
+    let addresses = |all: &[&str]| all.iter().map(|one| (*one).to_owned()).collect();
+    let expected: BTreeMap<String, Vec<String>> =
+        expected.iter().map(|(source, all)| ((*source).to_owned(), addresses(all))).collect();
+    wait_until(SOON, async || holds(slices(member) == expected, slices(member))).await;
+}
+
+/// Returns the number of requests that change exports, imports, Services or slices.
 fn writes(member: &Member) -> u64 {
-    let kinds = ["serviceexports", "serviceimports", "services"];
+    let kinds = ["serviceexports", "serviceimports", "services", "endpointslices"];
     let verbs = ["create", "patch", "update", "delete"];
     let counts = |kind| verbs.map(|verb| member.api.request_count(verb, kind)).into_iter();
     kinds.into_iter().flat_map(counts).sum()
@@ -165,7 +197,9 @@ async fn restart_writes_nothing_and_a_conflict_stays_a_conflict() {
 async fn unchanged(west: &Member, ips: &Value, deletions: u64, fault: &str) {
     tokio::time::sleep(SOME_PACES).await;
     assert_eq!(import(west)["spec"]["ips"], *ips, "{fault}");
-    let deleted: u64 = ["serviceimports", "services"]
+    let addresses: BTreeMap<_, _> = [("east".to_owned(), vec!["10.0.0.1".to_owned()])].into();
+    assert_eq!(slices(west), addresses, "{fault}");
+    let deleted: u64 = ["serviceimports", "services", "endpointslices"]
         .map(|kind| west.api.request_count("delete", kind))
         .iter()
         .sum();
@@ -179,10 +213,11 @@ async fn live(server: &Server) {
 }
 
 #[tokio::test]
-async fn no_fault_of_the_exporting_cluster_deletes_an_import_or_changes_its_address() {
-    let (setup, east, west) = exported().await;
+async fn no_fault_of_the_exporting_cluster_deletes_an_import_or_a_slice_or_changes_an_address() {
+    let (setup, east, west) = exported_with("full").await;
     let mut server = setup.start_ready().await;
     let ips = imported(&west).await;
+    has_slices(&west, &[("east", &["10.0.0.1"])]).await;
     let exports = || "serviceexports".to_owned();
     let faults = [
         ("hangs", Fault::Hang),
@@ -231,6 +266,56 @@ async fn no_fault_of_the_exporting_cluster_deletes_an_import_or_changes_its_addr
     // A deleted export does delete it.
     east.api.store().delete("ServiceExport", SHOP, "cart").expect("it exists");
     wait_until(SOON, async || holds(import(&west).is_null(), import(&west))).await;
+    has_slices(&west, &[]).await;
+    server.shut_down().await;
+}
+
+#[tokio::test]
+async fn endpoints_of_exporting_clusters_are_in_slices_of_every_cluster() {
+    let (setup, east, west) = exported_with("full").await;
+    west.serve("cart", &["10.0.1.1"]);
+    let server = setup.start_ready().await;
+    for member in [&east, &west] {
+        imported(member).await;
+        // West has the service and does not export it.
+        has_slices(member, &[("east", &["10.0.0.1"])]).await;
+    }
+    steady(&[&east, &west]).await;
+
+    east.serve("cart", &["10.0.0.1", "10.0.0.2"]);
+    export(&west);
+    for member in [&east, &west] {
+        has_slices(member, &[("east", &["10.0.0.1", "10.0.0.2"]), ("west", &["10.0.1.1"])]).await;
+    }
+    assert_eq!(import(&west)["status"]["endpointSliceObjects"], "Present");
+    wait_until(SOON, async || {
+        let services = server.admin.json("/debug/services?hostname=cart.shop").await;
+        let imports = services[0]["imports"].as_array().expect("imports").iter();
+        let counts: Vec<_> = imports.map(|import| import["slices"].clone()).collect();
+        holds(counts == [json!(2), json!(2)], &services)
+    })
+    .await;
+    let explained = ["explain", "import", "shop/cart", "--cluster", "west"];
+    let explained = server.strait(&explained).await;
+    assert!(text(&explained).contains("2 EndpointSlices"), "{}", text(&explained));
+
+    // A restart without state needs no write.
+    steady(&[&east, &west]).await;
+    server.shut_down().await;
+    std::fs::remove_dir_all(setup.path("state")).expect("it exists");
+    let before = [writes(&east), writes(&west)];
+    let server = setup.start_ready().await;
+    live(&server).await;
+    tokio::time::sleep(SOME_PACES).await;
+    assert_eq!([writes(&east), writes(&west)], before, "a restart without state");
+
+    // The slices of a cluster end with its export.
+    west.api.store().delete("ServiceExport", SHOP, "cart").expect("it exists");
+    has_slices(&east, &[("east", &["10.0.0.1", "10.0.0.2"])]).await;
+    east.api.store().delete("ServiceExport", SHOP, "cart").expect("it exists");
+    for member in [&east, &west] {
+        has_slices(member, &[]).await;
+    }
     server.shut_down().await;
 }
 

@@ -320,7 +320,7 @@ impl SharedResources<'_> {
         let view = self.projected(view);
         self.cache.names.at((view.clone(), given), context.definitions, || {
             let addresses = &self.addresses(&class_for(&view));
-            let names = nds::NameTableInputs { context, view: &view, addresses, given };
+            let names = nds::NameTableInputs::new(context, &view, addresses, given);
             let table = names.table(&self.cache.chunks);
             list(ResourceType::NameTable, vec![Arc::new(table)])
         })

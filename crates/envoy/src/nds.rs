@@ -10,6 +10,7 @@ mod oracle;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use prost::Message;
 
@@ -18,6 +19,7 @@ use super::rds::{self, InFull};
 use strait_mesh::aggregate::{MergedService, ShardEndpoints};
 use strait_mesh::push::PushContext;
 use strait_mesh::push::addresses::ListenAddresses;
+use strait_mesh::push::shared::set_names;
 use strait_mesh::push::view::{Path, ViewKey, decide};
 use strait_model::registry::Provider;
 use strait_model::{ClusterId, EndpointRef, Health, NetworkId, Resolution};
@@ -27,11 +29,13 @@ use strait_xds::resource::{Resource, ResourceBody};
 
 /// The inputs of a name table.
 pub(super) struct NameTableInputs<'a> {
-    pub(super) context: &'a PushContext,
-    pub(super) view: &'a ViewKey,
-    pub(super) addresses: &'a ListenAddresses,
+    context: &'a PushContext,
+    view: &'a ViewKey,
+    addresses: &'a ListenAddresses,
     /// Whether the table contains addresses that Strait allocated to hosts without one.
-    pub(super) given: bool,
+    given: bool,
+    /// The names of clusters in the set; empty if no headless service has a name of the set.
+    set_names: BTreeMap<ClusterId, Arc<str>>,
 }
 
 /// An entry of the table.
@@ -59,6 +63,22 @@ struct PodNames {
 }
 
 impl<'a> NameTableInputs<'a> {
+    pub(super) fn new(
+        context: &'a PushContext,
+        view: &'a ViewKey,
+        addresses: &'a ListenAddresses,
+        given: bool,
+    ) -> Self {
+        let needs_names = addresses.services.iter().any(|(service, _)| {
+            service.primary.resolution == Resolution::Headless && service.hostname().is_of_set()
+        });
+        let set_names = match needs_names {
+            true => set_names(context, &BTreeSet::new()),
+            false => BTreeMap::new(),
+        };
+        Self { context, view, addresses, given, set_names }
+    }
+
     /// Returns the table, which has no name and is the only resource of this type.
     pub(super) fn table(&self, chunk_cache: &Chunks) -> Resource {
         let entries = self.entries();
@@ -135,7 +155,8 @@ impl<'a> NameTableInputs<'a> {
         PodNames { all, named }
     }
 
-    /// Returns the name of a pod below the service's name, if it has one.
+    /// Returns the name of a pod below the service's name, if it has one. Under a name of the set, it
+    /// contains the name of the cluster (KEP-1645).
     fn pod_name(
         &self,
         service: &MergedService,
@@ -144,7 +165,13 @@ impl<'a> NameTableInputs<'a> {
     ) -> Option<String> {
         let key = pod.workload?.to_key();
         let pod = self.context.workloads.get(cluster)?.get(key.namespace.as_str(), &key.name)?;
-        (pod.subdomain.as_ref() == Some(&service.primary.name)).then(|| key.name.to_string())
+        if pod.subdomain.as_ref() != Some(&service.primary.name) {
+            return None;
+        }
+        match service.hostname().is_of_set() {
+            true => Some(format!("{}.{}", key.name, self.set_names.get(cluster)?)),
+            false => Some(key.name.to_string()),
+        }
     }
 
     /// Returns whether the proxy reaches a pod that is ready or whose service publishes unready
@@ -171,7 +198,7 @@ impl<'a> NameTableInputs<'a> {
         let (name, owner) = (&*service.primary.name, service.primary.namespace.as_str());
         let namespace = self.view.namespace.as_str();
         let is_short = in_kubernetes
-            && !host.ends_with(CLUSTER_SET)
+            && !service.hostname().is_of_set()
             && !rds::is_anothers(
                 in_full,
                 self.context,
@@ -200,6 +227,3 @@ impl Entry<'_> {
         entry.encode(out).expect("a vector has room");
     }
 }
-
-/// The suffix of names of multi-cluster services.
-const CLUSTER_SET: &str = ".svc.clusterset.local";

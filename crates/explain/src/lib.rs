@@ -623,6 +623,14 @@ impl Decision<'_> {
                 "the endpoint is in another network, and {} is not exported to all namespaces, so no gateway serves it",
                 self.service.hostname()
             ),
+            WithheldReason::ClusterLocal
+                if self.is_cluster_local() && self.service.hostname().is_of_set() =>
+            {
+                format!(
+                    "cluster {} does not export it (ServiceExport), so its endpoints are not behind this name",
+                    self.shard.cluster
+                )
+            }
             WithheldReason::ClusterLocal if self.is_cluster_local() => format!(
                 "cluster {} does not export it (ServiceExport), so only its own proxies receive this endpoint",
                 self.shard.cluster

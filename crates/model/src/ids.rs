@@ -6,6 +6,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+/// The domain of services that are shared by all clusters of a set (KEP-1645).
+pub const CLUSTERSET: &str = "clusterset.local";
+
 macro_rules! name {
     ($(#[$doc:meta])* $type:ident) => {
         $(#[$doc])*
@@ -154,6 +157,12 @@ impl Hostname {
     pub fn service_in(&self, domain: &str) -> Option<(&str, &str)> {
         let short = self.as_str().strip_suffix(domain)?.strip_suffix(".svc.")?;
         short.rsplit_once('.')
+    }
+
+    /// Returns whether it is the name of a service that the clusters of a set share.
+    pub fn is_of_set(&self) -> bool {
+        let rest = self.as_str().strip_suffix(CLUSTERSET);
+        rest.is_some_and(|rest| rest.ends_with(".svc."))
     }
 
     /// Returns the key for a definition of this name that is private to `namespace`. Names of

@@ -22,6 +22,7 @@ mod endpoints;
 mod gateway;
 mod gateway_topology;
 mod mcs;
+mod mcs_endpoints;
 mod service;
 mod workload;
 mod workload_key;
@@ -77,7 +78,7 @@ pub use gateway::{
 pub use gateway_api::GATEWAY_API;
 pub use gateway_topology::{ForwardedCertificate, GatewayTopology};
 pub use header::{is_header_name, is_header_value};
-pub use ids::{ClusterId, ClusterIdError, Hostname, Namespace, NetworkId};
+pub use ids::{CLUSTERSET, ClusterId, ClusterIdError, Hostname, Namespace, NetworkId};
 pub use ingress::{INGRESS_API, IngressStatus};
 pub use istio::{
     ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS, ISTIO_SECURITY, ISTIO_SECURITY_VERSIONS,
@@ -89,10 +90,11 @@ pub use known_clusters::{
 };
 pub use labels::{Labels, given_labels, labels_match};
 pub use mcs::{
-    CLUSTERSET, ClusterExports, Disagreement, ExportedPort, ExportedService, ImportMode,
-    ImportedService, IpFamily, MCS_API, Mcs, RankedExport, RawService, SetMember, SharedService,
-    SharedServices, WrittenImport, is_set_name,
+    ClusterExports, Disagreement, ExportedPort, ExportedService, ImportMode, ImportedService,
+    IpFamily, MCS_API, Mcs, RankedExport, RawService, SetMember, SharedService, SharedServices,
+    WrittenImport, is_set_name,
 };
+pub use mcs_endpoints::{SharedEndpoint, SharedEndpoints, SourceEndpoints};
 pub use namespace_filter::{LabelCondition, LabelSelector, NamespaceFilter, Test};
 pub use object_json::ObjectJson;
 pub use object_status::{ObjectStatus, WantedStatus};

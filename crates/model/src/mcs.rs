@@ -11,8 +11,6 @@ use super::{ClusterId, Labels, WorkloadKey};
 
 /// The API group of ServiceExports and ServiceImports.
 pub const MCS_API: &str = "multicluster.x-k8s.io";
-/// The domain of services that are shared by all clusters of a set (KEP-1645).
-pub const CLUSTERSET: &str = "clusterset.local";
 
 /// Returns whether a text is a valid name of a cluster in a set: a DNS label, or two with a dot
 /// (KEP-1645).
@@ -53,6 +51,8 @@ pub enum ImportMode {
     Off,
     /// ServiceImports, and a derived Service for each, which has their addresses.
     Names,
+    /// As [`Self::Names`], and EndpointSlices of the derived Services.
+    Full,
 }
 
 impl ImportMode {
@@ -61,6 +61,7 @@ impl ImportMode {
         match self {
             Self::Off => "off",
             Self::Names => "names",
+            Self::Full => "full",
         }
     }
 
@@ -72,9 +73,8 @@ impl ImportMode {
         match text {
             "off" => Ok(Self::Off),
             "names" => Ok(Self::Names),
-            // Reserved: the mode that also writes EndpointSlices.
-            "full" => Err("full is not available in this version; use names".to_owned()),
-            _ => Err("it is neither off nor names".to_owned()),
+            "full" => Ok(Self::Full),
+            _ => Err("it is not one of off, names, full".to_owned()),
         }
     }
 }

@@ -240,7 +240,7 @@ pub struct ServeArgs {
     #[arg(long, env = "STRAIT_MCS_AUTO_EXPORT", value_parser = FalseyValueParser::new())]
     pub mcs_auto_export: bool,
 
-    /// Objects written into clusters for exported services: off, or names (ServiceImports and derived Services)
+    /// Objects written into clusters for exported services: off, names (ServiceImports and derived Services), or full (also EndpointSlices)
     #[arg(long, env = "STRAIT_MCS_IMPORTS", value_name = "MODE", default_value = "off", value_parser = ImportMode::named)]
     pub mcs_imports: ImportMode,
 

@@ -17,12 +17,12 @@ use strait_mesh::network::ResolvedNames;
 use strait_mesh::network::probes::{self, ProbeAddress, ProbeTargets};
 use strait_mesh::network::resolver::{self, Dns};
 use strait_mesh::push::event_loop::{self, LoopCounters, MeshEvent, MeshState};
-use strait_mesh::push::shared::{SharedServicesCache, SharingInputs};
+use strait_mesh::push::shared::{SharedEndpointsCache, SharedServicesCache, SharingInputs};
 use strait_mesh::push::subscription_index::SubscriptionIndex;
 use strait_mesh::push::view::service_behind;
 use strait_mesh::push::{self, PushContext};
 use strait_mesh::timeline::Timeline;
-use strait_model::{ClusterId, Mcs, NetworkId, SharedServices};
+use strait_model::{ClusterId, ImportMode, Mcs, NetworkId, SharedEndpoints, SharedServices};
 use strait_sources::clusters::status::ClusterStatus;
 use strait_xds::names::OutboundName;
 
@@ -47,6 +47,9 @@ pub(super) struct Core {
     /// Exported and imported services; empty while `--mcs` is off.
     pub(super) shared: watch::Receiver<Arc<SharedServices>>,
     shared_sender: watch::Sender<Arc<SharedServices>>,
+    /// Their endpoints; empty while no cluster needs EndpointSlices.
+    pub(super) shared_endpoints: watch::Receiver<Arc<SharedEndpoints>>,
+    shared_endpoints_sender: watch::Sender<Arc<SharedEndpoints>>,
     pub(super) resolved: watch::Receiver<Arc<ResolvedNames>>,
     pub(super) dead_gateways: watch::Receiver<Arc<BTreeSet<ProbeAddress>>>,
     /// Cancelled when the process is about to end.
@@ -64,6 +67,7 @@ impl Core {
         let (context, context_seen) = watch::channel(None::<Arc<PushContext>>);
         let (names, names_wanted) = watch::channel(Default::default());
         let (shared_sender, shared) = watch::channel(Arc::default());
+        let (shared_endpoints_sender, shared_endpoints) = watch::channel(Arc::default());
         let (figures, counters) = watch::channel(LoopCounters::none());
         let interest = Arc::new(SubscriptionIndex::default());
         let cache = Arc::<Cache>::default();
@@ -99,6 +103,8 @@ impl Core {
             counters,
             shared,
             shared_sender,
+            shared_endpoints,
+            shared_endpoints_sender,
             resolved: gateway_names(names_wanted, tasks),
             dead_gateways: gateway_probes(args.probe_gateways, &context_seen, tasks),
             context: context_seen,
@@ -120,6 +126,8 @@ pub(super) fn share_services(
         context: core.context.clone(),
         statuses: statuses.clone(),
         shared: core.shared_sender.clone(),
+        imports: args.mcs_imports,
+        endpoints: core.shared_endpoints_sender.clone(),
     };
     tasks.spawn_restarting("shared services", Duration::from_secs(1), move || {
         publish_shared(sharing.clone())
@@ -189,11 +197,15 @@ struct Sharing {
     context: watch::Receiver<Option<Arc<PushContext>>>,
     statuses: watch::Receiver<Arc<Vec<ClusterStatus>>>,
     shared: watch::Sender<Arc<SharedServices>>,
+    /// The mode of the flag; the policy can override it.
+    imports: ImportMode,
+    endpoints: watch::Sender<Arc<SharedEndpoints>>,
 }
 
 /// Sends the services that clusters share to the registries.
 async fn publish_shared(mut sharing: Sharing) {
     let mut cache = SharedServicesCache::default();
+    let mut endpoints_cache = SharedEndpointsCache::default();
     loop {
         let removals_certain = sharing.removals_certain_at <= Instant::now();
         let current = sharing.context.borrow_and_update().clone();
@@ -216,6 +228,19 @@ async fn publish_shared(mut sharing: Sharing) {
                     differs
                 });
             }
+            let needs_endpoints = sharing.imports == ImportMode::Full
+                || current.policy.writes_imports_in(ImportMode::Full);
+            let endpoints = match needs_endpoints {
+                true => endpoints_cache.endpoints(&current, &sharing.shared.borrow()),
+                false => SharedEndpoints::default(),
+            };
+            sharing.endpoints.send_if_modified(|held| {
+                let differs = !held.is_same(&endpoints);
+                if differs {
+                    *held = Arc::new(endpoints);
+                }
+                differs
+            });
         }
         let certain_at = (!removals_certain).then_some(sharing.removals_certain_at);
         tokio::select! {

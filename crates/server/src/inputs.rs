@@ -176,6 +176,7 @@ impl ServerInputs {
                 imports: args.mcs_imports,
                 clusterset: args.clusterset.clone(),
                 shared: core.shared.clone(),
+                shared_endpoints: core.shared_endpoints.clone(),
                 writes,
                 namespaces: namespaces_seen,
                 removal_grace: args.cluster_removal_grace,

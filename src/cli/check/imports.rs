@@ -4,11 +4,20 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::finding::note;
+use super::finding::{note, problem};
 use crate::cli::output::{items, text};
 use strait_base::codes;
 
-/// Returns a note for each cluster and code, with the number of services.
+/// The codes of imports that Strait cannot write although it should.
+const NOT_WRITTEN: [&codes::Code; 4] = [
+    &codes::IMPORT_RIGHT_MISSING,
+    &codes::IMPORT_VERSION_MISSING,
+    &codes::IMPORTS_CONTESTED,
+    &codes::IMPORT_CONFLICT,
+];
+
+/// Returns a finding for each cluster and code, with the number of services. It is a problem if the
+/// imports cannot be written.
 pub(super) fn findings(services: &Value) -> Vec<Value> {
     let mut groups: BTreeMap<(String, &str), (usize, &Value, &Value)> = BTreeMap::new();
     for service in items(services) {
@@ -18,15 +27,21 @@ pub(super) fn findings(services: &Value) -> Vec<Value> {
             groups.entry((text(&import["cluster"]), code)).or_insert(first).0 += 1;
         }
     }
-    let notes = groups.into_iter().filter_map(|((cluster, code), (count, host, reason))| {
+    let found = groups.into_iter().filter_map(|((cluster, code), (count, host, reason))| {
         let (host, reason) = (text(host), text(reason));
         let fact = match count {
             1 => format!("import of {host}: {reason}"),
             _ => format!("imports of {count} services, such as {host}: {reason}"),
         };
-        Some(note("services", codes::find(code)?, format!("cluster/{cluster}"), fact))
+        let object = format!("cluster/{cluster}");
+        let is_problem = NOT_WRITTEN.iter().any(|one| one.id == code);
+        let code = codes::find(code)?;
+        Some(match is_problem {
+            true => problem("services", code, object, fact),
+            false => note("services", code, object, fact),
+        })
     });
-    notes.collect()
+    found.collect()
 }
 
 #[cfg(test)]
@@ -36,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_note_for_each_cluster_and_code() {
+    fn one_finding_for_each_cluster_and_code() {
         let import = |cluster: &str, code: Value| json!({ "cluster": cluster, "code": code, "reason": "why" });
         let services = json!([
             { "hostname": "a.shop", "imports": [import("east", json!("STR0443"))] },
@@ -49,13 +64,17 @@ mod tests {
         let found = findings(&services);
         let facts: Vec<_> = found
             .iter()
-            .map(|row| format!("{} {}", text(&row["object"]), text(&row["fact"])))
+            .map(|row| {
+                let [severity, object, fact] =
+                    ["severity", "object", "fact"].map(|of| text(&row[of]));
+                format!("{severity} {object} {fact}")
+            })
             .collect();
         assert_eq!(
             facts,
             [
-                "cluster/east imports of 2 services, such as a.shop: why",
-                "cluster/west import of c.shop: why",
+                "problem cluster/east imports of 2 services, such as a.shop: why",
+                "note cluster/west import of c.shop: why",
             ]
         );
     }

@@ -88,8 +88,8 @@ pub(crate) struct AddArgs {
     /// repeatable
     #[arg(long, value_name = "NS", value_delimiter = ',')]
     gateway_secrets: Vec<String>,
-    /// Let the control plane write the objects of exported services: ServiceImports and their
-    /// derived Services
+    /// Let the control plane write the objects of exported services: names (ServiceImports and
+    /// derived Services) or full (also EndpointSlices)
     #[arg(long, value_name = "MODE", num_args = 0..=1, require_equals = true, default_missing_value = "names", value_parser = ImportMode::named)]
     mcs_imports: Option<ImportMode>,
     #[command(flatten)]
@@ -535,9 +535,15 @@ impl AddArgs {
             );
         }
         if more.imports != ImportMode::Off {
-            told += "  create, patch, delete serviceimports and services; patch the statuses of exports and imports:\n    \
+            let kinds = match more.imports {
+                ImportMode::Full => "serviceimports, services and endpointslices",
+                _ => "serviceimports and services",
+            };
+            told += &format!(
+                "  create, patch, delete {kinds}; patch the statuses of exports and imports:\n    \
                  for exported services (--mcs-imports). The validatingadmissionpolicy strait-reader-imports limits this\n    \
-                 to objects with the label strait.dev/clusterset. Without it, the token could redirect any plain-text traffic\n";
+                 to objects with the label strait.dev/clusterset. Without it, the token could redirect any plain-text traffic\n"
+            );
         }
         if more.self_renew {
             told += "  role strait-reader: create serviceaccounts/token, only for strait-reader: its next token\n";

@@ -65,7 +65,8 @@ pub(crate) struct More {
     pub(crate) roots: bool,
     /// Read the Secrets of these namespaces, for the gateways that run there.
     pub(crate) gateway_secrets: Vec<String>,
-    /// Write the objects of exported services: ServiceImports and their Services.
+    /// Write the objects of exported services: ServiceImports, their Services and, in the mode
+    /// `full`, EndpointSlices.
     pub(crate) imports: ImportMode,
 }
 
@@ -178,7 +179,7 @@ pub(crate) fn reader(rbac: Rbac, more: &More) -> Vec<Value> {
         }));
     }
     if more.imports != ImportMode::Off {
-        made.extend(import_admission(&labels));
+        made.extend(import_admission(more.imports, &labels));
     }
     for namespace in &more.gateway_secrets {
         let metadata = json!({ "name": SECRETS_READER, "namespace": namespace, "labels": labels });
@@ -203,7 +204,10 @@ fn import_rules(mode: ImportMode) -> Vec<Value> {
         return Vec::new();
     }
     let written = json!(["create", "patch", "delete"]);
-    vec![
+    let slices = json!({
+        "apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": written,
+    });
+    let mut rules = vec![
         json!({
             "apiGroups": ["multicluster.x-k8s.io"],
             "resources": ["serviceexports/status", "serviceimports/status"], "verbs": ["patch"],
@@ -214,12 +218,15 @@ fn import_rules(mode: ImportMode) -> Vec<Value> {
         }),
         // RBAC cannot restrict them to Strait's own: the admission policy does.
         json!({ "apiGroups": [""], "resources": ["services"], "verbs": written }),
-    ]
+    ];
+    rules.extend((mode == ImportMode::Full).then_some(slices));
+    rules
 }
 
 /// Returns the ValidatingAdmissionPolicy that limits the reader to objects with Strait's label, and
-/// its binding.
-fn import_admission(labels: &Value) -> [Value; 2] {
+/// its binding. Slices may belong to derived Services only: a slice of another Service would receive
+/// a part of its traffic.
+fn import_admission(mode: ImportMode, labels: &Value) -> [Value; 2] {
     let metadata = json!({ "name": IMPORTS_POLICY, "labels": labels });
     let labelled = |object: &str| {
         format!(
@@ -235,31 +242,47 @@ fn import_admission(labels: &Value) -> [Value; 2] {
         })
     };
     let api = "admissionregistration.k8s.io/v1";
+    let mut rules = vec![rule("", "services"), rule("multicluster.x-k8s.io", "serviceimports")];
+    let mut validations = vec![
+        json!({ "expression": format!("request.operation == 'DELETE' || ({new})"), "message": message }),
+        json!({ "expression": format!("request.operation == 'CREATE' || ({old})"), "message": message }),
+    ];
+    if mode == ImportMode::Full {
+        rules.push(rule("discovery.k8s.io", "endpointslices"));
+        let service = "kubernetes.io/service-name";
+        let is_derived = |object: &str| {
+            format!(
+                "has({object}.metadata.labels) && '{service}' in {object}.metadata.labels && \
+                 {object}.metadata.labels['{service}'].startsWith('derived-')"
+            )
+        };
+        let other = "request.resource.resource != 'endpointslices'";
+        let (new, old) = (is_derived("object"), is_derived("oldObject"));
+        let message = "this account may only write EndpointSlices of derived Services";
+        validations.extend([
+            json!({
+                "expression": format!("{other} || request.operation == 'DELETE' || ({new})"),
+                "message": message,
+            }),
+            json!({
+                "expression": format!("{other} || request.operation == 'CREATE' || ({old})"),
+                "message": message,
+            }),
+        ]);
+    }
     [
         json!({
             "apiVersion": api, "kind": "ValidatingAdmissionPolicy", "metadata": metadata,
             "spec": {
                 "failurePolicy": "Fail",
-                "matchConstraints": { "resourceRules": [
-                    rule("", "services"),
-                    rule("multicluster.x-k8s.io", "serviceimports"),
-                ]},
+                "matchConstraints": { "resourceRules": rules },
                 "matchConditions": [{
                     "name": "reader",
                     "expression": format!(
                         "request.userInfo.username == 'system:serviceaccount:{READER}:{READER}'"
                     ),
                 }],
-                "validations": [
-                    {
-                        "expression": format!("request.operation == 'DELETE' || ({new})"),
-                        "message": message,
-                    },
-                    {
-                        "expression": format!("request.operation == 'CREATE' || ({old})"),
-                        "message": message,
-                    },
-                ],
+                "validations": validations,
             },
         }),
         json!({
@@ -365,8 +388,15 @@ mod tests {
             rules.filter_map(|rule| rule["resources"][0].as_str().map(str::to_owned)).collect()
         };
         assert_eq!(written(&names[2]), ["serviceimports", "services"]);
-        let policy = names.iter().find(|one| one["kind"] == "ValidatingAdmissionPolicy");
-        let policy = policy.expect("a policy").to_string();
+        let full = granted(ImportMode::Full);
+        assert_eq!(written(&full[2]), ["serviceimports", "services", "endpointslices"]);
+        let policy = |all: &[Value]| {
+            let policy = all.iter().find(|one| one["kind"] == "ValidatingAdmissionPolicy");
+            policy.expect("a policy").to_string()
+        };
+        assert!(policy(&full).contains("startsWith('derived-')"));
+        let policy = policy(&names);
+        assert!(!policy.contains("endpointslices"), "{policy}");
         assert!(policy.contains("system:serviceaccount:strait-reader:strait-reader"), "{policy}");
         assert!(policy.contains("'strait.dev/clusterset' in oldObject.metadata.labels"));
     }

@@ -100,7 +100,7 @@ pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
             self_renew: true,
             roots: true,
             gateway_secrets: Vec::new(),
-            imports: ImportMode::Names,
+            imports: ImportMode::Full,
         };
         for manifest in manifests::reader(Rbac::Full, &everything).iter().rev() {
             remote.delete(&path_of(manifest)).await?;

@@ -117,6 +117,14 @@ pub(super) fn rights(rbac: Rbac, more: &More, inject: bool) -> Vec<ReaderRight> 
             "names of exported services for pods without sidecars (strait serve --mcs-imports)",
         );
     }
+    if more.imports == ImportMode::Full {
+        right_of(
+            &mut rights,
+            "create, patch, delete",
+            "endpointslices",
+            "endpoints of exported services for pods without sidecars (strait serve --mcs-imports full)",
+        );
+    }
     if more.self_renew {
         right_of(
             &mut rights,
@@ -170,7 +178,7 @@ mod tests {
             self_renew: true,
             roots: true,
             gateway_secrets: vec!["edge".into()],
-            imports: ImportMode::Names,
+            imports: ImportMode::Full,
         };
         for (rbac, more) in
             [(Rbac::Core, More::default()), (Rbac::Full, More::default()), (Rbac::Full, all)]

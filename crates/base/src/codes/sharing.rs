@@ -31,9 +31,10 @@ the process restarts.";
     /// 403 for a write.
     IMPORT_RIGHT_MISSING = "STR0443", "the credential may not write the objects of an import",
         "Grant the rights: strait cluster add ID --mcs-imports, or reader.mcsImports of the chart strait-member.", "\
-For an import Strait needs create, patch and delete of serviceimports and services, and patch of
-serviceimports/status. The cluster's API server refused a request with 403. Strait tries again after
-10 minutes. Proxies are unaffected: their endpoints do not depend on these objects.";
+For an import Strait needs create, patch and delete of serviceimports and services, patch of
+serviceimports/status, and in the mode full (or to delete slices after it) create, patch and delete of
+endpointslices. The cluster's API server refused a request with 403. Strait tries again after 10 minutes.
+Proxies are unaffected: their endpoints do not depend on these objects.";
 
     /// 404 of the group.
     IMPORT_VERSION_MISSING = "STR0444", "the cluster does not serve the multi-cluster services API",

@@ -849,7 +849,7 @@ fn check_against_scratch(
     let view = common.projected(&proxy_config.view);
     let addresses = &common.addresses(&class_for(&view));
     let given = proxy.takes_given_addresses;
-    let table = nds::NameTableInputs { context, view: &view, addresses, given }.at_once();
+    let table = nds::NameTableInputs::new(context, &view, addresses, given).at_once();
     let shared = proxy_config.all(ResourceType::NameTable).shared;
     assert_eq!(shared.resources()[0].body.to_bytes(), table, "{place}: names for {proxy:?}");
     if proxy.kind == ProxyType::Router {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use prost::Message;
 
-use super::{CLUSTER_SET, InFull, NameTableInputs, PodNames, is_given, rds};
+use super::{InFull, NameTableInputs, PodNames, is_given, rds};
 use strait_mesh::aggregate::{MergedService, ShardEndpoints};
 use strait_model::Resolution;
 use strait_model::registry::Provider;
@@ -77,7 +77,7 @@ impl NameTableInputs<'_> {
             let owner = (service.hostname(), &service.primary.namespace);
             rds::is_anothers(in_full, self.context, namespace, owner, &short_form)
         };
-        let is_short = in_kubernetes && !host.ends_with(CLUSTER_SET) && !is_anothers;
+        let is_short = in_kubernetes && !service.hostname().is_of_set() && !is_anothers;
         let short = |text: &str| if is_short { text.to_owned() } else { String::new() };
         let info = NameInfo {
             ips: ips.iter().map(ToString::to_string).collect(),

@@ -352,9 +352,10 @@ impl MergedService {
 
     /// Returns the shards that serve the port `number`, each with its own port of that number,
     /// otherwise of the merged port's name. Endpoints refer to the port by the name that it has in
-    /// their own cluster.
+    /// their own cluster. Under a name of the set, only the number counts: traffic goes only to
+    /// clusters that expose exactly that port (KEP-1645).
     pub fn shards_of_port(&self, number: u16) -> impl Iterator<Item = (&ShardEndpoints, &Port)> {
-        let merged = self.port(number);
+        let merged = self.port(number).filter(|_| !self.hostname().is_of_set());
         self.shards.iter().filter_map(move |shard| {
             let named = |name: &Arc<str>| {
                 let mut ports = shard.service.ports.iter();

@@ -5,6 +5,7 @@
 //! merges differ: names of the set follow the multi-cluster services API (KEP-1645), and names of
 //! the mesh follow `aggregate::merge`.
 
+mod endpoints;
 mod merge;
 #[cfg(test)]
 mod tests;
@@ -12,6 +13,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+pub use self::endpoints::SharedEndpointsCache;
 use self::merge::{differing_fields, disagreement, merge};
 use super::PushContext;
 use strait_base::codes;
@@ -125,29 +127,46 @@ fn members(
     context: &PushContext,
     unusable: &BTreeSet<ClusterId>,
 ) -> BTreeMap<ClusterId, SetMember> {
+    let mut names = set_names(context, unusable);
+    let member = |id: ClusterId| {
+        let facts = context.facts.get(&id).map(|facts| &facts.exports);
+        let member = SetMember {
+            name: names.remove(&id),
+            is_unknown: facts.is_none(),
+            is_complete: facts.is_some_and(|facts| facts.is_complete),
+            unknown: facts.map(|facts| facts.unknown.clone()).unwrap_or_default(),
+        };
+        (id, member)
+    };
+    ids_by_age(context, unusable).into_iter().cloned().map(member).collect()
+}
+
+/// Returns the names of the clusters in the set. Of two members with one name, the older one has it.
+pub fn set_names(
+    context: &PushContext,
+    unusable: &BTreeSet<ClusterId>,
+) -> BTreeMap<ClusterId, Arc<str>> {
     let mut taken: BTreeSet<Arc<str>> = BTreeSet::new();
-    let mut members = BTreeMap::new();
+    let names = ids_by_age(context, unusable).into_iter().filter_map(|id| {
+        let fixed = context.clusters.clusters.get(id).and_then(|one| one.set_name.clone());
+        let own = is_set_name(id.as_str()).then(|| Arc::from(id.as_str()));
+        let name = fixed.or(own).filter(|name| taken.insert(Arc::clone(name)))?;
+        Some((id.clone(), name))
+    });
+    names.collect()
+}
+
+/// Returns the members of the set in the order of their precedence.
+fn ids_by_age<'a>(
+    context: &'a PushContext,
+    unusable: &'a BTreeSet<ClusterId>,
+) -> Vec<&'a ClusterId> {
     let mut ids: Vec<_> = context.clusters.clusters.keys().collect();
     // Clusters of the mesh without a known Secret, for example a config cluster.
     let others: BTreeSet<_> = context.facts.keys().chain(unusable).collect();
     ids.extend(others.into_iter().filter(|id| !context.clusters.contains(id)));
     ids.sort_by_key(|id| (context.clusters.seniority(id), *id));
-    for id in ids {
-        let fixed = context.clusters.clusters.get(id).and_then(|one| one.set_name.clone());
-        let own = is_set_name(id.as_str()).then(|| Arc::from(id.as_str()));
-        let name = fixed.or(own);
-        // Of two members with one name, the older one has it.
-        let name = name.filter(|name| taken.insert(Arc::clone(name)));
-        let facts = context.facts.get(id).map(|facts| &facts.exports);
-        let member = SetMember {
-            name,
-            is_unknown: facts.is_none(),
-            is_complete: facts.is_some_and(|facts| facts.is_complete),
-            unknown: facts.map(|facts| facts.unknown.clone()).unwrap_or_default(),
-        };
-        members.insert(id.clone(), member);
-    }
-    members
+    ids
 }
 
 /// Returns a service that at least one cluster exports.

@@ -377,7 +377,9 @@ fn exported(
         }
         Role::Gateway => Ok(()),
         Role::Client if !export_to.visible_to(&view.namespace) => Err(WithheldReason::NotExported),
-        Role::Client if local && !shard.is_visible_in(&view.cluster) => {
+        Role::Client
+            if local && (!shard.is_visible_in(&view.cluster) || is_unexported(service, shard)) =>
+        {
             Err(WithheldReason::ClusterLocal)
         }
         Role::Client
@@ -387,6 +389,13 @@ fn exported(
         }
         Role::Client => Ok(()),
     }
+}
+
+/// Returns whether the service is a name of the set and the shard's cluster does not export it. Its
+/// endpoints are then not behind that name, not even for its own proxies (KEP-1645).
+fn is_unexported(service: &MergedService, shard: &ShardKey) -> bool {
+    service.hostname().is_of_set()
+        && (service.shards.iter()).any(|own| own.key == *shard && own.service.is_cluster_local)
 }
 
 /// Returns the assignment of a proxy for a port of `service`; see [`assignment_of`].

@@ -124,6 +124,11 @@ impl Policy {
         self.all_rules().any(|rules| rules.imports.is_some_and(|mode| mode != ImportMode::Off))
     }
 
+    /// Returns whether any rule sets this mode.
+    pub fn writes_imports_in(&self, mode: ImportMode) -> bool {
+        self.all_rules().any(|rules| rules.imports == Some(mode))
+    }
+
     /// Returns whether `status.clusters` of ServiceImports of other controllers is written.
     pub fn adopts_import_status(&self, cluster: &ClusterId) -> bool {
         let rule = self.rule(cluster, "mcs.adopt", |rules| rules.adopt_status);

@@ -18,10 +18,13 @@ fn imports_are_written_as_the_policy_says_for_each_cluster() {
         "mesh: {mcs: {imports: names}}
 clusters:
   east: {mcs: {imports: off, adopt: status}}
-  west: {mcs: {imports: false}}",
+  west: {mcs: {imports: false}}
+  south: {mcs: {imports: full}}",
     );
-    let imports = ["north", "east", "west"].map(|name| policy.imports(&id(name)));
-    assert_eq!(imports, [Some(ImportMode::Names), Some(ImportMode::Off), Some(ImportMode::Off)]);
+    let imports = ["north", "east", "west", "south"].map(|name| policy.imports(&id(name)));
+    let modes = [ImportMode::Names, ImportMode::Off, ImportMode::Off, ImportMode::Full];
+    assert_eq!(imports, modes.map(Some));
+    assert!(policy.writes_imports_in(ImportMode::Full));
     assert_eq!(["north", "east"].map(|name| policy.adopts_import_status(&id(name))), [false, true]);
     assert!(policy.writes_imports() && !Policy::default().writes_imports());
     assert_eq!(Policy::default().imports(&id("east")), None);
@@ -196,8 +199,8 @@ fn misspelt_rule_is_reported_with_its_location() {
         ("mesh: {mode: off}", "mesh.mode", "not one of normal"),
         ("clusters: {East: {}}", "clusters.East", "can't be a cluster ID"),
         ("clusters: {east: {addresses: [a]}}", "clusters.east.addresses[0]", "not a range"),
-        ("mesh: {mcs: {imports: full}}", "mesh.mcs.imports", "not available in this version"),
-        ("clusters: {east: {mcs: {imports: true}}}", "clusters.east.mcs.imports", "neither off"),
+        ("mesh: {mcs: {imports: all}}", "mesh.mcs.imports", "not one of off, names, full"),
+        ("clusters: {east: {mcs: {imports: true}}}", "clusters.east.mcs.imports", "not one of off"),
         ("mesh: {mcs: {adopt: all}}", "mesh.mcs.adopt", "not one of none, status"),
         ("mesh: {massWithdrawal: {above: 100%}}", "mesh.massWithdrawal.above", "0% to 99%"),
         ("mesh: {massWithdrawal: {hold: x}}", "mesh.massWithdrawal.hold", "x"),

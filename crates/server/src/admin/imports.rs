@@ -7,7 +7,10 @@ use serde_json::{Value, json};
 
 use strait_base::codes;
 use strait_base::time::rfc3339_seconds;
-use strait_model::{ImportMode, SharedService, SharedServices, WorkloadKey};
+use strait_model::{
+    ClusterId, ImportMode, ImportedService, NetworkId, RankedExport, SharedService, SharedServices,
+    WorkloadKey,
+};
 use strait_sources::clusters::status::{ClusterState, ClusterStatus};
 use strait_sources::registry::kube::{ImportState, ImportStep};
 
@@ -46,12 +49,17 @@ pub(super) fn imports(clusters: &[ClusterStatus], key: &WorkloadKey) -> Vec<Valu
         clusters.iter().filter_map(|cluster| Some((cluster, cluster.imports.imports.get(key)?)));
     let rows = states.map(|(cluster, state)| {
         let stopped = cluster.imports.stopped.as_ref();
-        let stopped = stopped.filter(|_| !state.present || state.ours && !state.ready);
+        // A ready import can still lack a right, for example to write its slices.
+        let stopped = stopped.filter(|(code, _)| {
+            let is_right = code.id == codes::IMPORT_RIGHT_MISSING.id;
+            !state.present || state.ours && (!state.ready || is_right)
+        });
         let reason = stopped.map(|(_, reason)| reason.as_str()).or(state.reason.as_deref());
         let code = stopped.map(|(code, _)| code.id).or(state.code.map(|code| code.id));
         json!({
             "cluster": cluster.id, "present": state.present, "ours": state.ours,
-            "ready": state.ready, "ips": state.ips, "slices": 0, "reason": reason, "code": code,
+            "ready": state.ready, "ips": state.ips, "slices": state.slices,
+            "unreached": unreached(state), "reason": reason, "code": code,
         })
     });
     rows.collect()
@@ -72,12 +80,55 @@ pub(super) fn explanation(
         "namespace": key.namespace.as_str(), "name": &*key.name, "cluster": status.id,
         "import": {
             "present": state.present, "ours": state.ours, "ready": state.ready, "ips": state.ips,
-            "writer": state.ours.then_some("strait"),
+            "slices": state.slices, "writer": state.ours.then_some("strait"),
         },
         "decides": decides.map(|export| &export["cluster"]),
         "exports": exports,
+        "fields": service.map(fields).unwrap_or_default(),
         "steps": steps(service, status, state),
     })
+}
+
+fn unreached(state: &ImportState) -> Vec<&str> {
+    state.unreached.iter().map(NetworkId::as_str).collect()
+}
+
+/// Returns the fields of the import, each with its value and the cluster whose export defines it.
+fn fields(service: &SharedService) -> Vec<Value> {
+    let (Some(merged), Some(first)) = (&service.merged, service.exports.first()) else {
+        return Vec::new();
+    };
+    let ImportedService { service: raw, labels, annotations, .. } = &**merged;
+    let field = |field: &str, value: String, cluster: &ClusterId| json!({ "field": field, "value": value, "cluster": cluster.as_str() });
+    let kind = if raw.headless { "Headless" } else { "ClusterSetIP" };
+    let mut fields = vec![field("type", kind.into(), &first.cluster)];
+    fields.extend(raw.ports.iter().filter_map(|port| {
+        let has_port = |export: &&RankedExport| export.service.service.ports.contains(port);
+        let export = service.exports.iter().find(has_port)?;
+        Some(field("ports", port.to_string(), &export.cluster))
+    }));
+    if raw.sticky {
+        let seconds = raw.sticky_seconds.map(|seconds| format!(", {seconds} s"));
+        let value = format!("ClientIP{}", seconds.unwrap_or_default());
+        fields.push(field("sessionAffinity", value, &first.cluster));
+    }
+    for (name, value) in [
+        ("internalTrafficPolicy", &raw.internal_traffic_policy),
+        ("trafficDistribution", &raw.traffic_distribution),
+    ] {
+        fields.extend(value.as_ref().map(|value| field(name, value.to_string(), &first.cluster)));
+    }
+    let families: Vec<_> = raw.ip_families.iter().map(|family| family.as_str()).collect();
+    if !families.is_empty() {
+        fields.push(field("ipFamilies", families.join(","), &first.cluster));
+    }
+    for (name, pairs) in [("labels", labels), ("annotations", annotations)] {
+        let pairs: Vec<_> = pairs.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        if !pairs.is_empty() {
+            fields.push(field(name, pairs.join(","), &first.cluster));
+        }
+    }
+    fields
 }
 
 /// Returns the steps up to the first failing step, or all steps if none fails.
@@ -169,17 +220,40 @@ fn detail(
             Some(reason) if state.present && state.fails.is_none() => reason.clone(),
             _ => format!("--mcs-imports is {} for the cluster", status.imports.mode.as_str()),
         },
-        ImportStep::Right => "no write was refused".into(),
+        ImportStep::Right => match &status.imports.stopped {
+            Some((code, reason)) if code.id == codes::IMPORT_RIGHT_MISSING.id => {
+                format!("a write was refused: {reason} ({})", code.id)
+            }
+            _ => "no write was refused".into(),
+        },
         ImportStep::Version => "the cluster serves ServiceImports".into(),
         ImportStep::Foreign if state.present && !state.ours => {
             "another controller manages ServiceImports here".into()
         }
         ImportStep::Foreign => "Strait manages the import".into(),
+        ImportStep::Network if status.imports.mode == ImportMode::Full && state.ours => {
+            network(state)
+        }
         ImportStep::Network => "the addresses do not depend on endpoints".into(),
         ImportStep::Address => {
             let ips: Vec<_> = state.ips.iter().map(ToString::to_string).collect();
             if ips.is_empty() { "it is headless".into() } else { ips.join(", ") }
         }
+    }
+}
+
+/// Returns which endpoints pods without sidecars of the cluster reach.
+fn network(state: &ImportState) -> String {
+    let slices = match state.slices {
+        1 => "1 EndpointSlice".to_owned(),
+        count => format!("{count} EndpointSlices"),
+    };
+    match &*unreached(state) {
+        [] => format!("{slices}; all endpoints are in the network of the cluster"),
+        networks => format!(
+            "{slices}; without endpoints in {}: pods without sidecars need one flat network",
+            networks.join(", ")
+        ),
     }
 }
 
@@ -189,7 +263,7 @@ mod tests {
 
     use super::*;
     use std::collections::BTreeMap;
-    use strait_model::{ExportedService, ImportedService, Labels, RankedExport, RawService};
+    use strait_model::{ExportedPort, ExportedService, Labels, RawService};
     use strait_sources::registry::kube::ImportsStatus;
 
     fn key() -> WorkloadKey {
@@ -266,6 +340,74 @@ mod tests {
         let explained = explanation(&exported(), &status(None), &key());
         assert_eq!(explained["decides"], "east");
         assert_eq!(explained["exports"][0]["created"], "2026-03-01T00:00:00Z");
+    }
+
+    #[test]
+    fn each_field_names_the_export_that_defines_it() {
+        let port = |name: &str, number| ExportedPort {
+            name: name.into(),
+            protocol: "TCP".into(),
+            app_protocol: None,
+            number,
+        };
+        let mut shared = exported();
+        let service = shared.services.get_mut(&key()).expect("cart");
+        let mut other = service.exports[0].clone();
+        other.cluster = "west".into();
+        let ports =
+            |ports: &[ExportedPort]| RawService { ports: ports.to_vec(), ..RawService::default() };
+        let with = |export: &mut RankedExport, raw: RawService| {
+            let old = ExportedService::clone(&export.service);
+            export.service = Arc::new(ExportedService { service: Arc::new(raw), ..old });
+        };
+        with(&mut service.exports[0], ports(&[port("http", 80)]));
+        with(&mut other, ports(&[port("http", 81), port("admin", 90)]));
+        service.exports.push(other);
+        let merged = service.merged.as_mut().map(Arc::make_mut).expect("merged");
+        merged.service = ports(&[port("admin", 90), port("http", 80)]);
+        let explained = explanation(&shared, &status(None), &key());
+        assert_eq!(
+            explained["fields"],
+            json!([
+                { "field": "type", "value": "ClusterSetIP", "cluster": "east" },
+                { "field": "ports", "value": "admin 90/TCP", "cluster": "west" },
+                { "field": "ports", "value": "http 80/TCP", "cluster": "east" },
+            ])
+        );
+    }
+
+    #[test]
+    fn import_names_the_networks_that_its_cluster_does_not_reach() {
+        let state = ImportState {
+            present: true,
+            ours: true,
+            ready: true,
+            slices: 1,
+            unreached: vec!["n2".into()],
+            ..ImportState::default()
+        };
+        let mut status = status(Some(state));
+        Arc::make_mut(&mut status.imports).mode = ImportMode::Full;
+        let explained = explanation(&exported(), &status, &key());
+        assert_eq!(outcome(&explained), (None, 9), "the import is ready");
+        let detail = &explained["steps"][7]["detail"];
+        let expected =
+            "1 EndpointSlice; without endpoints in n2: pods without sidecars need one flat network";
+        assert_eq!(*detail, expected);
+        assert_eq!(imports(&[status], &key())[0]["unreached"], json!(["n2"]));
+    }
+
+    #[test]
+    fn ready_import_without_the_right_for_slices_has_a_code() {
+        let (present, ours, ready) = (true, true, true);
+        let mut status = status(Some(ImportState { present, ours, ready, ..Default::default() }));
+        let stopped = (&codes::IMPORT_RIGHT_MISSING, "endpointslices is forbidden".to_owned());
+        Arc::make_mut(&mut status.imports).stopped = Some(stopped);
+        let explained = explanation(&exported(), &status, &key());
+        assert_eq!(outcome(&explained), (None, 9), "{explained:#}");
+        let detail = &explained["steps"][4]["detail"];
+        assert_eq!(*detail, "a write was refused: endpointslices is forbidden (STR0443)");
+        assert_eq!(imports(&[status], &key())[0]["code"], "STR0443");
     }
 
     #[test]

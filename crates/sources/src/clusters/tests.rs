@@ -86,6 +86,7 @@ impl Mesh {
             clusterset: "default".into(),
             mcs: Default::default(),
             shared: watch::channel(Default::default()).1,
+            shared_endpoints: watch::channel(Default::default()).1,
             writes: crate::registry::kube::MemberWrites::nothing(),
             namespaces: watch::channel(Some(Default::default())).1,
             removal_grace: Duration::from_secs(1),

@@ -22,7 +22,7 @@ fn port(name: &str, number: u16, protocol: &str) -> ExportedPort {
     ExportedPort { name: name.into(), protocol: protocol.into(), app_protocol: None, number }
 }
 
-fn plain() -> RawService {
+pub(super) fn plain() -> RawService {
     RawService {
         ports: vec![port("http", 80, "TCP")],
         ip_families: vec![IpFamily::V4],
@@ -30,7 +30,7 @@ fn plain() -> RawService {
     }
 }
 
-fn exported(created: i64, service: RawService) -> ExportedService {
+pub(super) fn exported(created: i64, service: RawService) -> ExportedService {
     ExportedService {
         created,
         service: Arc::new(service),
@@ -40,23 +40,23 @@ fn exported(created: i64, service: RawService) -> ExportedService {
 }
 
 /// A mesh of clusters that report their exports.
-struct Set {
+pub(super) struct Set {
     mesh: MeshState,
     known: KnownClusters,
     epoch: u64,
     /// The last version.
-    context: Option<Arc<PushContext>>,
+    pub(super) context: Option<Arc<PushContext>>,
 }
 
 impl Set {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let mut mesh = MeshState::new(settings());
         mesh.apply(MeshEvent::Complete);
         Self { mesh, known: KnownClusters::default(), epoch: 0, context: None }
     }
 
     /// Adds a cluster whose Secret has this creation time.
-    fn knows(mut self, cluster: &str, created: i64) -> Self {
+    pub(super) fn knows(mut self, cluster: &str, created: i64) -> Self {
         let known = KnownCluster { created: Some(created), ..member(None) };
         self.known.clusters.insert(cluster.into(), known);
         self.mesh.apply(MeshEvent::Clusters(Arc::new(self.known.clone())));
@@ -64,7 +64,7 @@ impl Set {
     }
 
     /// Replaces the report of a cluster.
-    fn reports(&mut self, cluster: &str, exports: ClusterExports) {
+    pub(super) fn reports(&mut self, cluster: &str, exports: ClusterExports) {
         self.epoch += 1;
         let mut update = shard(cluster, self.epoch).with(service("web.ns"), vec![]).built();
         if let ShardChange::Reset(contents) = &mut update.change {
@@ -73,12 +73,12 @@ impl Set {
         self.mesh.apply(MeshEvent::Registry(update));
     }
 
-    fn exports(mut self, cluster: &str, export: ExportedService) -> Self {
+    pub(super) fn exports(mut self, cluster: &str, export: ExportedService) -> Self {
         self.reports(cluster, of(Some(export), None));
         self
     }
 
-    fn shared(&mut self) -> SharedServices {
+    pub(super) fn shared(&mut self) -> SharedServices {
         if let Some((context, _)) = self.mesh.next_version() {
             self.context = Some(context);
         }

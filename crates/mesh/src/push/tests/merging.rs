@@ -64,6 +64,25 @@ fn ports_are_merged_and_endpoints_are_found_by_number_then_name() {
     assert_eq!(sockets(&context, &view("b-old"), 7000), ["10.0.0.3:7000"]);
 }
 
+/// Under a name of the set, traffic goes only to clusters that expose exactly that port (KEP-1645).
+#[test]
+fn endpoints_of_a_name_of_the_set_are_found_by_number_only() {
+    let name = Hostname::from("web.ns.svc.clusterset.local");
+    let of_set =
+        |number, target| at_port(number, target, "http").with(|web| web.hostname = name.clone());
+    let updates = vec![
+        shard("old", 1).with(of_set(42, 4242), vec![serving("10.0.0.1", 4242, "http")]).built(),
+        shard("new", 2).with(of_set(43, 4343), vec![serving("10.0.0.2", 4343, "http")]).built(),
+    ];
+    let context = aged(&[("old", 1), ("new", 2)], updates);
+    let web = &context.services[&name];
+    let found = |number| -> Vec<String> {
+        let endpoints = web.endpoints_of_port(number);
+        endpoints.map(|(_, one, _)| one.address.to_string()).collect()
+    };
+    assert_eq!((found(42), found(43)), (vec!["10.0.0.1".into()], vec!["10.0.0.2".into()]));
+}
+
 #[test]
 fn older_cluster_decides_a_differing_port_except_for_the_others_proxies() {
     let updates = |ids: [&str; 2]| {

@@ -20,7 +20,8 @@ use strait_kube_client::{Access, ApiClient, Loopback};
 use strait_model::policy::Policy;
 use strait_model::registry::{Epoch, RegistryUpdate};
 use strait_model::{
-    ClusterId, EndpointMetadata, ImportMode, KnownClusters, Mcs, NamespaceFilter, SharedServices,
+    ClusterId, EndpointMetadata, ImportMode, KnownClusters, Mcs, NamespaceFilter, SharedEndpoints,
+    SharedServices,
 };
 use strait_relay::hub::RelayedMember;
 
@@ -60,6 +61,8 @@ pub struct ReconcilerConfig {
     pub clusterset: String,
     /// The shared services that the mesh derives from them.
     pub shared: watch::Receiver<Arc<SharedServices>>,
+    /// The endpoints of these services, for EndpointSlices.
+    pub shared_endpoints: watch::Receiver<Arc<SharedEndpoints>>,
     /// Other objects that are written into clusters.
     pub writes: kube::MemberWrites,
     /// How long a cluster's data outlives its Secret.

@@ -73,6 +73,7 @@ pub(super) fn start_run(
             clusterset: shared.config.clusterset.clone(),
             policy: shared.config.policy.clone(),
             shared: shared.config.shared.clone(),
+            shared_endpoints: shared.config.shared_endpoints.clone(),
             writes: shared.config.writes.clone(),
             traffic: traffic_receiver,
             epoch: shared.next_epoch(),

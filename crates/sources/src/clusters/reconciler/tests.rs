@@ -209,6 +209,7 @@ impl World {
             clusterset: "default".into(),
             mcs: Default::default(),
             shared: watch::channel(Default::default()).1,
+            shared_endpoints: watch::channel(Default::default()).1,
             writes: kube::MemberWrites::nothing(),
             namespaces: watch::channel(Some(Arc::default())).1,
             removal_grace: setup.grace,

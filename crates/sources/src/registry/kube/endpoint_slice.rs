@@ -3,19 +3,17 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
+use super::import_objects::{
+    DERIVED as IMPORTED_LABEL, SERVICE_OF_SLICE as SERVICE_LABEL,
+    SLICE_CONTROLLER as MANAGED_BY_LABEL, SOURCE_CLUSTER as SOURCE_CLUSTER_LABEL, SliceOrigin,
+    slice_origin,
+};
 use super::index::{IndexedObject, ReadKind};
 use super::scope::{Scope, Set};
 use super::slice_form::{Conditions, ENDPOINTS_MAX, IPV6, Rows, SliceForm, SlicePort, SliceRow};
 use strait_kube_client::{NamespacedName, Raw};
 use strait_model::{Health, Locality, Namespace, WorkloadRef};
 
-const SERVICE_LABEL: &str = "kubernetes.io/service-name";
-/// Label of slices that a multi-cluster services controller made from services of other clusters.
-/// Those clusters are read directly.
-const IMPORTED_LABEL: &str = "multicluster.kubernetes.io/service-name";
-/// Label with the cluster whose pods the slice mirrors (KEP-1645).
-const SOURCE_CLUSTER_LABEL: &str = "multicluster.kubernetes.io/source-cluster";
-const MANAGED_BY_LABEL: &str = "endpointslice.kubernetes.io/managed-by";
 /// Controllers that copy slices from other clusters: Cilium, Karmada and Liqo.
 const MIRRORING_CONTROLLERS: [&str; 3] = [
     "endpointslice-mesh-controller.cilium.io",
@@ -67,6 +65,8 @@ pub(super) struct Slice {
     /// Localities with only the zone.
     zones: Box<[Arc<Locality>]>,
     ipv6: Box<[Ipv6Addr]>,
+    /// The origin of a slice of an import, which is not part of the mesh.
+    pub(super) origin: Option<Box<SliceOrigin>>,
 }
 
 /// Ports by name and number.
@@ -99,6 +99,17 @@ impl Slice {
             node: at(&self.nodes, row.node),
             zone: at(&self.zones, row.zone),
         })
+    }
+
+    /// Returns the origin of a slice of an import, with its ports and endpoints.
+    pub(super) fn take_origin(&mut self) -> Option<SliceOrigin> {
+        let mut origin = *self.origin.take()?;
+        if let SliceOrigin::Own(_, slice) = &mut origin {
+            slice.ports = Arc::clone(&self.ports);
+            slice.endpoints =
+                self.members().map(|member| (member.address, member.conditions)).collect();
+        }
+        Some(origin)
     }
 
     /// Returns the number of endpoints, the number of ports, and the bytes of the names in it.
@@ -168,7 +179,8 @@ impl ReadKind for Slice {
     type Form<'a> = SliceForm<'a>;
     type List = Vec<IndexedObject<Self>>;
 
-    /// Ignores a slice of host names, a slice without a Service, and an imported slice.
+    /// Ignores a slice of host names, a slice without a Service, and an imported slice that Strait
+    /// did not write.
     fn convert(form: SliceForm<'_>, scope: &Scope) -> IndexedObject<Self> {
         let SliceForm { metadata, address_type, endpoints, ports } = form;
         let key = scope.key(metadata.identity());
@@ -179,9 +191,15 @@ impl ReadKind for Slice {
         let is_mirror = source.is_some_and(|source| !source.is_empty())
             || manager
                 .is_some_and(|manager| MIRRORING_CONTROLLERS.iter().any(|one| *manager == **one));
-        let Some(owner) = owner.filter(|_| !imported && *address_type != *"FQDN") else {
-            return IndexedObject { key, value: None, invalid: None };
+        let is_of_mesh = owner.is_some() && !imported && *address_type != *"FQDN";
+        let origin = match is_of_mesh {
+            true => None,
+            false => slice_origin(&metadata, &address_type, scope).map(Box::new),
         };
+        if origin.is_none() && !is_of_mesh {
+            return IndexedObject { key, value: None, invalid: None };
+        }
+        let owner = owner.unwrap_or_default();
         if endpoints.count > ENDPOINTS_MAX {
             let invalid =
                 format!("it has {} endpoints, more than a slice may have", endpoints.count);
@@ -218,6 +236,7 @@ impl ReadKind for Slice {
             nodes,
             zones,
             ipv6: ipv6.into(),
+            origin,
         };
         IndexedObject { key, value: Some(value), invalid: invalid.or(invalid_port) }
     }

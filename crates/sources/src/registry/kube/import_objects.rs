@@ -1,4 +1,5 @@
-//! The ServiceImports and derived Services that Strait wrote, as they are read, and their names.
+//! The ServiceImports, derived Services and EndpointSlices that Strait wrote, as they are read, and
+//! their names.
 //!
 //! An object without Strait's labels belongs to another controller, and so does an object that
 //! another controller owns. A derived Service also has the name that belongs to its ServiceImport: a
@@ -11,13 +12,26 @@ use ring::digest;
 
 use super::mcs_form::{ExportCondition, McsSpec};
 use super::scope::Scope;
+use super::slice_form::Conditions;
+use strait_base::hex;
 use strait_kube_client::{BorrowedText, Meta, NamespacedName};
 use strait_model::{ExportedPort, IpFamily, RawService};
 
+/// The beginning of the names of derived Services and their slices.
+const DERIVED_PREFIX: &str = "derived-";
 /// The label of derived Services and their slices, with the name of the ServiceImport.
 pub(super) const DERIVED: &str = "multicluster.kubernetes.io/service-name";
 /// The annotation of a ServiceImport with the name of the derived Service.
 pub(super) const DERIVED_SERVICE: &str = "multicluster.kubernetes.io/derived-service";
+/// The label of slices with the name in the set of the cluster that has the endpoints.
+pub(super) const SOURCE_CLUSTER: &str = "multicluster.kubernetes.io/source-cluster";
+/// The label of slices with the name of their Service.
+pub(super) const SERVICE_OF_SLICE: &str = "kubernetes.io/service-name";
+/// The label of slices with their controller.
+pub(super) const SLICE_CONTROLLER: &str = "endpointslice.kubernetes.io/managed-by";
+/// The label of slices of headless Services, which kube-proxy ignores.
+pub(super) const HEADLESS: &str = "service.kubernetes.io/headless";
+pub(super) const SLICE_US: &str = "strait.dev";
 pub(super) const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 pub(super) const US: &str = "strait";
 /// The label with the name of the cluster set.
@@ -60,6 +74,77 @@ pub(super) struct DerivedService {
     pub(super) headless: bool,
     /// The cluster IPs, the primary one first.
     pub(super) ips: Vec<IpAddr>,
+}
+
+/// An EndpointSlice of a derived Service that Strait wrote.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct OwnSlice {
+    pub(super) uid: Box<str>,
+    pub(super) version: Box<str>,
+    /// See [`APPLIED`].
+    pub(super) applied: Box<str>,
+    /// The name in the set of the cluster that has the endpoints.
+    pub(super) source: Arc<str>,
+    pub(super) family: IpFamily,
+    /// The target ports by name.
+    pub(super) ports: Arc<[(Arc<str>, u16)]>,
+    /// The addresses in the order of the object, with their conditions.
+    pub(super) endpoints: Box<[(IpAddr, Conditions)]>,
+}
+
+/// The import to which an EndpointSlice belongs, from its metadata.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum SliceOrigin {
+    /// Strait wrote it for the ServiceImport with this name.
+    Own(Arc<str>, OwnSlice),
+    /// It has a name that Strait might give to a slice, and belongs to another controller.
+    Foreign,
+}
+
+/// Returns the origin of an EndpointSlice that is not part of the mesh; `None` if it has no effect.
+/// The ports and endpoints of an own slice are still empty.
+pub(super) fn slice_origin(
+    metadata: &Meta<'_>,
+    address_type: &str,
+    scope: &Scope,
+) -> Option<SliceOrigin> {
+    let own = || {
+        let label = |name: &str| metadata.labels.get(name);
+        let (import, source) = (label(DERIVED)?, label(SOURCE_CLUSTER)?);
+        let family = IpFamily::named(address_type)?;
+        let key =
+            NamespacedName { namespace: scope.text(&metadata.namespace), name: scope.text(import) };
+        let derived = derived_name(&key);
+        let owner = &metadata.controller;
+        let is_of_service =
+            owner.kind.given().is_none() || (*owner.kind == *"Service" && *owner.name == *derived);
+        let is_named = metadata.name.starts_with(&slice_prefix(&derived, source, family));
+        let is_ours = is_ours(metadata, scope)
+            && label(SLICE_CONTROLLER) == Some(SLICE_US)
+            && label(SERVICE_OF_SLICE) == Some(&*derived);
+        let slice = OwnSlice {
+            uid: (*metadata.uid).into(),
+            version: (*metadata.resource_version).into(),
+            applied: metadata.annotations.get(APPLIED).unwrap_or_default().into(),
+            source: scope.text(source),
+            family,
+            ports: Arc::default(),
+            endpoints: Box::default(),
+        };
+        (is_ours && is_of_service && is_named).then(|| SliceOrigin::Own(key.name, slice))
+    };
+    own().or_else(|| metadata.name.starts_with(DERIVED_PREFIX).then_some(SliceOrigin::Foreign))
+}
+
+/// Returns the beginning of the names of the slices of a derived Service for one cluster and one
+/// address family. A number follows.
+pub(super) fn slice_prefix(derived: &str, source: &str, family: IpFamily) -> String {
+    let hash = digest::digest(&digest::SHA256, source.as_bytes());
+    let family = match family {
+        IpFamily::V4 => "v4",
+        IpFamily::V6 => "v6",
+    };
+    format!("{derived}-{}-{family}-", hex::encode(&hash.as_ref()[..4]))
 }
 
 /// Returns the data of a ServiceImport that Strait wrote; `None` for an import of another
@@ -156,11 +241,11 @@ fn is_ours(metadata: &Meta<'_>, scope: &Scope) -> bool {
 pub(super) fn derived_name(import: &NamespacedName) -> String {
     const DIGITS: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
     let hash = digest::digest(&digest::SHA256, import.to_string().as_bytes());
-    let mut name = String::from("derived-");
+    let mut name = String::from(DERIVED_PREFIX);
     let (mut bits, mut count) = (0_u32, 0);
     for byte in hash.as_ref().iter().take(7) {
         (bits, count) = (bits << 8 | u32::from(*byte), count + 8);
-        while count >= 5 && name.len() < "derived-".len() + 10 {
+        while count >= 5 && name.len() < DERIVED_PREFIX.len() + 10 {
             count -= 5;
             let digit = usize::try_from(bits >> count & 31).unwrap_or_default();
             name.push(char::from(DIGITS[digit]));

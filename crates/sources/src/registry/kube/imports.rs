@@ -1,11 +1,14 @@
-//! The objects that Strait writes into a cluster for exported services: ServiceImports, and a
-//! derived Service for each, which has their addresses.
+//! The objects that Strait writes into a cluster for exported services: ServiceImports, a derived
+//! Service for each, which has their addresses, and EndpointSlices with the endpoints.
 //!
 //! [`plan`] decides what to write, and is pure.
 
 mod bodies;
 mod plan;
 mod recreation;
+#[cfg(test)]
+mod slice_tests;
+mod slices;
 #[cfg(test)]
 mod tests;
 

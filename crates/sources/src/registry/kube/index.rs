@@ -461,7 +461,13 @@ impl Indexed for KubeService {
 impl Indexed for Slice {
     const KIND: IndexedKind = IndexedKind::EndpointSlices;
 
-    fn put(self, key: NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges) {
+    fn put(mut self, key: NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges) {
+        if let Some(origin) = self.take_origin() {
+            Self::remove(&key, index, touched);
+            index.shared.slices.insert(key, origin);
+            return;
+        }
+        index.shared.slices.remove(&key);
         if index.slices.get(&key) == Some(&self) {
             return;
         }
@@ -474,6 +480,7 @@ impl Indexed for Slice {
     }
 
     fn remove(key: &NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges) {
+        index.shared.slices.remove(key);
         if let Some(old) = index.slices.remove(key) {
             index.forget_unnamed(&old);
             touched.services.insert(old.service);
@@ -481,7 +488,7 @@ impl Indexed for Slice {
     }
 
     fn replace(list: Vec<IndexedObject<Self>>, index: &mut KubeIndex, touched: &mut IndexChanges) {
-        let gone = missing(index.slices.keys(), &list);
+        let gone = missing(index.slices.keys().chain(index.shared.slices.keys()), &list);
         index.exchange(gone, list, touched);
     }
 }

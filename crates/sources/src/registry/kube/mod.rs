@@ -10,6 +10,7 @@ mod contact;
 mod endpoint_slice;
 mod gateway_api;
 mod import_objects;
+mod imported_slices;
 mod imports;
 mod index;
 mod kind;
@@ -57,8 +58,8 @@ use strait_kube_client::{Access, ApiClient, NamespacedName, ReadLimits};
 use strait_model::policy::Policy;
 use strait_model::registry::{Contents, Epoch, RegistryUpdate, ServiceRecord};
 use strait_model::{
-    ClusterId, EndpointMetadata, ImportMode, Mcs, NamespaceFilter, OwnTraffic, SharedServices,
-    WorkloadKey, Workloads,
+    ClusterId, EndpointMetadata, ImportMode, Mcs, NamespaceFilter, NetworkId, OwnTraffic,
+    SharedEndpoints, SharedServices, WorkloadKey, Workloads,
 };
 
 /// Returns the name of the derived Service of a ServiceImport.
@@ -101,6 +102,8 @@ pub struct RunConfig {
     /// The shared services that the mesh derives from them, to be written into the cluster. Writing
     /// stops when the sender is dropped.
     pub shared: watch::Receiver<Arc<SharedServices>>,
+    /// The endpoints of these services, for EndpointSlices.
+    pub shared_endpoints: watch::Receiver<Arc<SharedEndpoints>>,
     /// Other objects that are written into the cluster.
     pub writes: MemberWrites,
     /// Its traffic objects, if they apply to its proxies. None apply after the sender is dropped.
@@ -253,6 +256,10 @@ pub struct ImportState {
     pub ready: bool,
     /// Its addresses.
     pub ips: Vec<IpAddr>,
+    /// Number of EndpointSlices that Strait wrote for it.
+    pub slices: usize,
+    /// Networks with ready endpoints that the cluster does not reach directly.
+    pub unreached: Vec<NetworkId>,
     /// Why it is missing, not ready, or no longer updated.
     pub reason: Option<String>,
     /// The code of the reason.

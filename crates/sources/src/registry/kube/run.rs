@@ -117,7 +117,7 @@ pub async fn run_with(config: RunConfig, client: Result<ApiClient, AccessError>)
     };
     let write_back = WriteBack::new(
         write_settings,
-        config.shared,
+        (config.shared, config.shared_endpoints),
         desired,
         version_receiver.clone(),
         report_receiver,
@@ -561,7 +561,12 @@ impl ClusterInputState {
                 self.note_exports();
                 self.write_back.note();
             }
-            RunInput::Slice(event) => self.event(*event),
+            RunInput::Slice(event) => {
+                self.event(*event);
+                if self.index.take_slice_changes() {
+                    self.write_back.note();
+                }
+            }
             RunInput::Pod(event) => self.event(*event),
             RunInput::Node(event) => self.event(*event),
             RunInput::Namespace(event) => {

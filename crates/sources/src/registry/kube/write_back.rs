@@ -1,5 +1,6 @@
 //! Writes into a cluster: conditions of ServiceExports, automatic exports (`--mcs-auto-export`), and
-//! ServiceImports with their derived Services (`--mcs-imports`). This module writes no other objects.
+//! ServiceImports with their derived Services and EndpointSlices (`--mcs-imports`). This module
+//! writes no other objects.
 //!
 //! `write_plan` compares the current with the desired state; [`run`] writes, one object at a time.
 //! Server-side apply is never forced, so fields of other managers stay. A denied or ineffective
@@ -7,6 +8,7 @@
 //! again for a while, so that two controllers that disagree don't overwrite each other continuously.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde::de::IgnoredAny;
@@ -15,7 +17,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tracing::debug;
 
-use super::import_objects::derived_name;
+use super::import_objects::{APPLIED, DERIVED, derived_name};
 use super::imports::{ImportWrite, import_status};
 use super::index::{KubeIndex, namespaced_name, workload_key};
 use super::mcs::{GROUP, is_reserved};
@@ -31,6 +33,9 @@ const REST: Duration = Duration::from_secs(600);
 const REST_OF_CREATION: Duration = Duration::from_secs(5);
 /// The pause between two writes of imports: at most 20 per second and cluster.
 const IMPORT_PACE: Duration = Duration::from_millis(50);
+/// The minimum interval between two writes of one EndpointSlice. Changes in between are written
+/// together.
+const SLICE_PACE: Duration = Duration::from_secs(1);
 /// The pause after a transient error.
 const PAUSE: Duration = Duration::from_secs(30);
 /// The field manager for server-side apply.
@@ -47,7 +52,7 @@ pub(super) struct DesiredObject {
 enum DesiredState {
     /// A ServiceExport needs these conditions.
     Conditions(Vec<ExportCondition>),
-    /// A ServiceImport or its derived Service needs this write.
+    /// A ServiceImport, its derived Service or one of its EndpointSlices needs this write.
     Import(ImportWrite),
     /// A ServiceExport must exist.
     Export,
@@ -61,6 +66,7 @@ enum WritePermission {
     Imports,
     ImportStatus,
     DerivedServices,
+    Slices,
 }
 
 impl WritePermission {
@@ -70,11 +76,12 @@ impl WritePermission {
             Self::Conditions | Self::Export => "serviceexports",
             Self::Imports | Self::ImportStatus => "serviceimports",
             Self::DerivedServices => "services",
+            Self::Slices => "endpointslices",
         }
     }
 
     fn is_of_imports(self) -> bool {
-        matches!(self, Self::Imports | Self::ImportStatus | Self::DerivedServices)
+        matches!(self, Self::Imports | Self::ImportStatus | Self::DerivedServices | Self::Slices)
     }
 }
 
@@ -93,17 +100,39 @@ pub(super) struct WriteReport {
 
 impl DesiredObject {
     /// Returns a write for the import with this name.
-    pub(super) fn import(key: NamespacedName, write: ImportWrite) -> Self {
+    pub(super) fn import(import: NamespacedName, write: ImportWrite) -> Self {
+        // An import can have several slices.
+        let key = match &write {
+            ImportWrite::Slice { slice, .. } | ImportWrite::DeleteSlice { slice, .. } => {
+                NamespacedName { namespace: import.namespace, name: Arc::clone(slice) }
+            }
+            _ => import,
+        };
         Self { key, state: DesiredState::Import(write) }
     }
 
-    /// Returns the object without times, for comparisons.
+    /// Returns the key of the import to which the object belongs.
+    fn import_key(&self) -> WorkloadKey {
+        match &self.state {
+            DesiredState::Import(ImportWrite::Slice { object, .. }) => {
+                let import = object["metadata"]["labels"][DERIVED].as_str().unwrap_or_default();
+                WorkloadKey::new(&*self.key.namespace, import)
+            }
+            _ => workload_key(&self.key),
+        }
+    }
+
+    /// Returns the object without times, for comparisons. The hash of its content replaces the
+    /// content of a slice, which may be large.
     fn undated(mut self) -> Self {
         match &mut self.state {
             DesiredState::Conditions(conditions) => {
                 conditions.iter_mut().for_each(|one| one.since = Box::default());
             }
             DesiredState::Import(ImportWrite::Status { ready, .. }) => ready.since = Box::default(),
+            DesiredState::Import(ImportWrite::Slice { object, .. }) => {
+                *object = object["metadata"]["annotations"][APPLIED].take();
+            }
             DesiredState::Import(_) | DesiredState::Export => {}
         }
         self
@@ -122,6 +151,9 @@ impl DesiredObject {
             DesiredState::Import(
                 ImportWrite::Derived { .. } | ImportWrite::DeleteDerived { .. },
             ) => WritePermission::DerivedServices,
+            DesiredState::Import(ImportWrite::Slice { .. } | ImportWrite::DeleteSlice { .. }) => {
+                WritePermission::Slices
+            }
         }
     }
 
@@ -130,7 +162,8 @@ impl DesiredObject {
         match self.state {
             DesiredState::Import(
                 ImportWrite::Import { creates: true, .. }
-                | ImportWrite::Derived { creates: true, .. },
+                | ImportWrite::Derived { creates: true, .. }
+                | ImportWrite::Slice { creates: true, .. },
             ) => REST_OF_CREATION,
             _ => REST,
         }
@@ -252,8 +285,8 @@ pub(super) async fn run(
             if *role.borrow() != WriterRole::Writes {
                 break;
             }
-            if !memory.may_try(&object, Instant::now()) {
-                rest = rest.min(object.rest());
+            if let Some(pause) = memory.pause(&object, Instant::now()) {
+                rest = rest.min(pause);
                 continue;
             }
             let permission = object.permission();
@@ -297,19 +330,31 @@ struct WriteBackState {
 }
 
 impl WriteBackState {
-    /// Whether an object may be written now.
-    fn may_try(&self, object: &DesiredObject, now: Instant) -> bool {
+    /// Returns how long the write of an object must wait; `None` if it may be written now.
+    fn pause(&self, object: &DesiredObject, now: Instant) -> Option<Duration> {
+        let permission = object.permission();
         let rests = |since: &Instant, rest| now.duration_since(*since) < rest;
-        let tried = self.last.get(&(object.permission(), object.key.clone()));
-        !self.denied.get(&object.permission()).is_some_and(|since| rests(since, REST))
-            && !tried.is_some_and(|(last, since)| {
-                rests(since, object.rest()) && *last == object.clone().undated()
-            })
+        if self.denied.get(&permission).is_some_and(|since| rests(since, REST)) {
+            return Some(object.rest());
+        }
+        let (last, since) = self.last.get(&(permission, object.key.clone()))?;
+        if rests(since, object.rest()) && *last == object.clone().undated() {
+            return Some(object.rest());
+        }
+        let is_soon = permission == WritePermission::Slices && rests(since, SLICE_PACE);
+        is_soon.then_some(SLICE_PACE)
+    }
+
+    /// Whether an object may be written now.
+    #[cfg(test)]
+    fn may_try(&self, object: &DesiredObject, now: Instant) -> bool {
+        self.pause(object, now).is_none()
     }
 
     /// Records the result of a write of an import for the next comparison.
     fn report(&mut self, object: &DesiredObject, result: &Result<(), ApiError>) {
         let (permission, key) = (object.permission(), &object.key);
+        let import = object.import_key();
         let outcome = match result {
             Ok(()) => "ok",
             Err(ApiError::Forbidden(_) | ApiError::Unauthorized(_)) => "denied",
@@ -325,7 +370,7 @@ impl WriteBackState {
             matches!(&object.state, DesiredState::Import(write) if write.is_deletion());
         match result {
             Ok(()) => {
-                self.report.conflicts.remove(&workload_key(key));
+                self.report.conflicts.remove(&import);
                 if permission == WritePermission::DerivedServices {
                     self.unsupported.remove(key);
                 }
@@ -337,7 +382,7 @@ impl WriteBackState {
                 self.unsupported.insert(key.clone(), Instant::now());
             }
             Err(ApiError::Rejected(status)) if outcome == "conflict" && !is_deletion => {
-                self.report.conflicts.insert(workload_key(key), status.message.clone());
+                self.report.conflicts.insert(import, status.message.clone());
             }
             Err(_) => {}
         }
@@ -433,6 +478,8 @@ async fn write_import(
     let NamespacedName { namespace, name } = key;
     let import = format!("/apis/{api_version}/namespaces/{namespace}/serviceimports/{name}");
     let derived = format!("/api/v1/namespaces/{namespace}/services/{}", derived_name(key));
+    // The key of a write of a slice is that of the slice.
+    let slice = format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices/{name}");
     let apply = async |path: &str, version: &str, kind: &str, object: Value| {
         let mut object = object;
         (object["apiVersion"], object["kind"]) = (version.into(), kind.into());
@@ -483,6 +530,12 @@ async fn write_import(
                 clusters.iter().map(|cluster| json!({ "cluster": &**cluster })).collect();
             apply_status(json!({ "clusters": clusters })).await
         }
+        ImportWrite::Slice { object, .. } => {
+            apply(&slice, "discovery.k8s.io/v1", "EndpointSlice", object.clone()).await
+        }
+        ImportWrite::DeleteSlice { uid, version, .. } => {
+            gone(client.delete_exactly(&slice, uid, version).await)
+        }
         ImportWrite::DeleteImport { uid, version } => {
             gone(client.delete_exactly(&import, uid, version).await)
         }
@@ -502,8 +555,6 @@ fn gone(result: Result<(), ApiError>) -> Result<(), ApiError> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use strait_model::{Disagreement, ExportedService, Labels, RankedExport};
 

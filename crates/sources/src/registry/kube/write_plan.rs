@@ -16,7 +16,7 @@ use strait_base::codes;
 use strait_base::task::until;
 use strait_kube_client::NamespacedName;
 use strait_model::policy::Policy;
-use strait_model::{ClusterId, ImportMode, SharedServices};
+use strait_model::{ClusterId, ImportMode, SharedEndpoints, SharedServices};
 
 /// The minimum interval between two comparisons.
 const PACE: Duration = Duration::from_millis(500);
@@ -57,6 +57,7 @@ impl SharingWanted {
 pub(super) struct WriteBack {
     settings: WriteSettings,
     shared: watch::Receiver<Arc<SharedServices>>,
+    endpoints: watch::Receiver<Arc<SharedEndpoints>>,
     desired: watch::Sender<Vec<DesiredObject>>,
     version: watch::Receiver<Option<&'static str>>,
     report: watch::Receiver<WriteReport>,
@@ -73,7 +74,10 @@ pub(super) struct WriteBack {
 impl WriteBack {
     pub(super) fn new(
         settings: WriteSettings,
-        shared: watch::Receiver<Arc<SharedServices>>,
+        (shared, endpoints): (
+            watch::Receiver<Arc<SharedServices>>,
+            watch::Receiver<Arc<SharedEndpoints>>,
+        ),
         desired: watch::Sender<Vec<DesiredObject>>,
         version: watch::Receiver<Option<&'static str>>,
         report: watch::Receiver<WriteReport>,
@@ -81,6 +85,7 @@ impl WriteBack {
         Self {
             settings,
             shared,
+            endpoints,
             desired,
             version,
             report,
@@ -101,8 +106,10 @@ impl WriteBack {
     /// Waits until the next comparison is due.
     pub(super) async fn next_look(&mut self) {
         if !self.stale {
+            let needs_endpoints = self.mode() == ImportMode::Full;
             tokio::select! {
                 Ok(()) = self.shared.changed() => {}
+                Ok(()) = self.endpoints.changed(), if needs_endpoints => {}
                 Ok(()) = self.report.changed() => {}
                 Ok(()) = self.settings.policy.changed() => self.recreation.reset(),
                 () = until(self.due) => {}
@@ -167,8 +174,13 @@ impl WriteBack {
         let has_namespace = |name: &str| index.is_writable(name);
         self.recreation.note(own(), has_namespace, now.into_std());
         let policy = self.settings.policy.borrow().clone();
+        let endpoints = Arc::clone(&self.endpoints.borrow_and_update());
         let inputs = ImportPlanInputs {
             shared,
+            cluster: &self.settings.cluster,
+            endpoints: &endpoints,
+            slices: index.imported_slices().own(),
+            is_other_slice: &|key| index.has_other_slice(key),
             mode: status.mode,
             adopts_status: policy.adopts_import_status(&self.settings.cluster),
             set: &self.settings.clusterset,

@@ -2,17 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ring::digest;
 use serde_json::{Map, Value, json};
 
 use crate::registry::kube::import_objects::{
-    APPLIED, DECIDED_BY, DERIVED, DERIVED_SERVICE, MANAGED_BY, SET, US, derived_name,
+    APPLIED, DECIDED_BY, DERIVED, DERIVED_SERVICE, DerivedService, HEADLESS, MANAGED_BY,
+    SERVICE_OF_SLICE, SET, SLICE_CONTROLLER, SLICE_US, SOURCE_CLUSTER, US, derived_name,
 };
 use crate::registry::kube::mcs_form::ExportCondition;
+use crate::registry::kube::slice_form::Conditions;
 use strait_base::hex;
 use strait_kube_client::NamespacedName;
-use strait_model::{ImportedService, IpFamily, RawService};
+use strait_model::{ExportedPort, ImportedService, IpFamily, RawService};
 
 /// Returns a ServiceImport. Until its derived Service has addresses, `ips` is empty.
 pub(in crate::registry::kube) fn import_object(
@@ -44,7 +47,7 @@ pub(in crate::registry::kube) fn import_object(
     if !families.is_empty() {
         spec.insert("ipFamilies".into(), names(families));
     }
-    signed(key, labels, annotations, json!({}), spec)
+    signed(key, labels, annotations, json!({}), with_spec(spec))
 }
 
 /// Returns the derived Service of a ServiceImport with this UID.
@@ -74,7 +77,113 @@ pub(in crate::registry::kube) fn derived_object(
         "apiVersion": version, "kind": "ServiceImport", "name": &*key.name, "uid": uid,
         "controller": true, "blockOwnerDeletion": false,
     }]});
-    signed(&key_of_derived, labels.into(), BTreeMap::new(), owners, spec)
+    signed(&key_of_derived, labels.into(), BTreeMap::new(), owners, with_spec(spec))
+}
+
+/// A port of an EndpointSlice. The order of ports is that of their names.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct WrittenPort {
+    pub(super) name: Arc<str>,
+    pub(super) protocol: Arc<str>,
+    pub(super) app_protocol: Option<Arc<str>>,
+    /// The target port.
+    pub(super) number: u16,
+}
+
+impl From<ExportedPort> for WrittenPort {
+    fn from(port: ExportedPort) -> Self {
+        let ExportedPort { name, protocol, app_protocol, number } = port;
+        Self { name, protocol, app_protocol, number }
+    }
+}
+
+/// An endpoint in the form in which it is written.
+pub(super) struct Row<'a> {
+    pub(super) address: IpAddr,
+    pub(super) conditions: Conditions,
+    pub(super) hostname: Option<&'a str>,
+    pub(super) zone: Option<&'a str>,
+    pub(super) node: Option<&'a str>,
+    /// Whether traffic from its zone prefers it.
+    pub(super) has_hint: bool,
+}
+
+/// The identity of an EndpointSlice of a derived Service.
+pub(super) struct SliceIdentity<'a> {
+    pub(super) import: &'a NamespacedName,
+    pub(super) derived: &'a DerivedService,
+    pub(super) set: &'a str,
+    /// The name in the set of the cluster that has the endpoints.
+    pub(super) source: &'a str,
+    pub(super) family: IpFamily,
+    pub(super) name: &'a Arc<str>,
+}
+
+/// Returns an EndpointSlice.
+pub(super) fn slice_object(
+    identity: &SliceIdentity<'_>,
+    ports: &[WrittenPort],
+    rows: &[Row<'_>],
+) -> Value {
+    let SliceIdentity { import, derived, set, source, family, name } = identity;
+    let service = derived_name(import);
+    let key = NamespacedName { namespace: import.namespace.clone(), name: Arc::clone(name) };
+    let mut labels = BTreeMap::from([
+        (MANAGED_BY, US),
+        (SET, *set),
+        (DERIVED, &*import.name),
+        (SOURCE_CLUSTER, *source),
+        (SERVICE_OF_SLICE, &*service),
+        (SLICE_CONTROLLER, SLICE_US),
+    ]);
+    if derived.headless {
+        labels.insert(HEADLESS, "");
+    }
+    let owners = json!({ "ownerReferences": [{
+        "apiVersion": "v1", "kind": "Service", "name": service, "uid": derived.uid,
+        "controller": true, "blockOwnerDeletion": false,
+    }]});
+    let ports = ports.iter().map(|port| {
+        let mut json = json!({
+            "name": &*port.name, "protocol": &*port.protocol, "port": port.number,
+        });
+        if let Some(app_protocol) = &port.app_protocol {
+            json["appProtocol"] = (&**app_protocol).into();
+        }
+        json
+    });
+    let mut body = Map::new();
+    body.insert("addressType".into(), family.as_str().into());
+    body.insert("ports".into(), ports.collect());
+    body.insert("endpoints".into(), rows.iter().map(endpoint).collect());
+    signed(&key, labels, BTreeMap::new(), owners, body)
+}
+
+fn endpoint(row: &Row<'_>) -> Value {
+    let Row { address, conditions, hostname, zone, node, has_hint } = row;
+    let conditions = [
+        ("ready", conditions.ready),
+        ("serving", conditions.serving),
+        ("terminating", conditions.terminating),
+    ];
+    let conditions = conditions.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    let mut json = json!({
+        "addresses": [address.to_string()],
+        "conditions": conditions.collect::<BTreeMap<_, _>>(),
+    });
+    for (field, value) in [("hostname", hostname), ("zone", zone), ("nodeName", node)] {
+        if let Some(value) = value {
+            json[field] = (*value).into();
+        }
+    }
+    if let Some(zone) = zone.filter(|_| *has_hint) {
+        json["hints"] = json!({ "forZones": [{ "name": zone }] });
+    }
+    json
+}
+
+fn with_spec(spec: Map<String, Value>) -> Map<String, Value> {
+    Map::from_iter([("spec".to_owned(), Value::Object(spec))])
 }
 
 /// Returns the status of a ServiceImport.
@@ -133,12 +242,13 @@ fn signed(
     labels: BTreeMap<&str, &str>,
     annotations: BTreeMap<&str, &str>,
     mut metadata: Value,
-    spec: Map<String, Value>,
+    mut object: Map<String, Value>,
 ) -> Value {
     (metadata["namespace"], metadata["name"]) = ((&*key.namespace).into(), (&*key.name).into());
     metadata["labels"] = json!(labels);
     metadata["annotations"] = json!(annotations);
-    let mut object = json!({ "metadata": metadata, "spec": spec });
+    object.insert("metadata".into(), metadata);
+    let mut object = Value::Object(object);
     let hash = digest::digest(&digest::SHA256, object.to_string().as_bytes());
     object["metadata"]["annotations"][APPLIED] = hex::encode(&hash.as_ref()[..8]).into();
     object

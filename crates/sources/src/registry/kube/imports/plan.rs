@@ -1,4 +1,4 @@
-//! Computes the ServiceImports and derived Services that one cluster needs. Pure: equal inputs give
+//! Computes the ServiceImports, derived Services and EndpointSlices that one cluster needs. Pure: equal inputs give
 //! equal plans, in a total order.
 //!
 //! A cluster without a response may still export a service: an import is deleted only if each
@@ -11,7 +11,9 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::bodies::{applied, derived_object, import_object};
-use crate::registry::kube::import_objects::{DerivedService, OwnImport, derived_name, family_of};
+use crate::registry::kube::import_objects::{
+    DerivedService, OwnImport, OwnSlice, derived_name, family_of,
+};
 use crate::registry::kube::kind::{namespaced_name, workload_key};
 use crate::registry::kube::mcs::Import;
 use crate::registry::kube::mcs_form::ExportCondition;
@@ -19,8 +21,8 @@ use crate::registry::kube::{ImportState, ImportStep};
 use strait_base::codes;
 use strait_kube_client::NamespacedName;
 use strait_model::{
-    ClusterId, ExportedPort, ImportMode, ImportedService, IpFamily, RawService, SetMember,
-    SharedService, SharedServices, WorkloadKey,
+    ClusterId, ExportedPort, ImportMode, ImportedService, IpFamily, NetworkId, RawService,
+    SetMember, SharedEndpoints, SharedService, SharedServices, SourceEndpoints, WorkloadKey,
 };
 
 /// The inputs of a plan.
@@ -41,6 +43,15 @@ pub(in crate::registry::kube) struct ImportPlanInputs<'a> {
     pub(in crate::registry::kube) derived: &'a BTreeMap<NamespacedName, DerivedService>,
     /// Whether there is a Service that is not a derived one, or cannot be read.
     pub(in crate::registry::kube) is_other_service: &'a dyn Fn(&NamespacedName) -> bool,
+    /// The importing cluster.
+    pub(in crate::registry::kube) cluster: &'a ClusterId,
+    /// The endpoints of exported services.
+    pub(in crate::registry::kube) endpoints: &'a SharedEndpoints,
+    /// The EndpointSlices that Strait wrote, by ServiceImport and name.
+    pub(in crate::registry::kube) slices:
+        &'a BTreeMap<NamespacedName, BTreeMap<Arc<str>, OwnSlice>>,
+    /// Whether there is an EndpointSlice that Strait did not write.
+    pub(in crate::registry::kube) is_other_slice: &'a dyn Fn(&NamespacedName) -> bool,
     /// Objects that needed no write in the last plan.
     pub(in crate::registry::kube) settled: &'a SettledImports,
     /// Imports for which the cluster has no address family.
@@ -61,6 +72,10 @@ pub(in crate::registry::kube) enum ImportWrite {
     AdoptedClusters(Vec<Arc<str>>),
     /// Applies a derived Service, or creates it.
     Derived { object: Value, creates: bool },
+    /// Applies an EndpointSlice, or creates it.
+    Slice { slice: Arc<str>, object: Value, creates: bool },
+    /// Deletes an EndpointSlice with this UID and version.
+    DeleteSlice { slice: Arc<str>, uid: Box<str>, version: Box<str> },
     /// Deletes a ServiceImport with this UID and version.
     DeleteImport { uid: Box<str>, version: Box<str> },
     /// Deletes a derived Service with this UID and version.
@@ -70,12 +85,15 @@ pub(in crate::registry::kube) enum ImportWrite {
 impl ImportWrite {
     /// Returns whether the write deletes an object.
     pub(in crate::registry::kube) fn is_deletion(&self) -> bool {
-        matches!(self, Self::DeleteImport { .. } | Self::DeleteDerived { .. })
+        matches!(
+            self,
+            Self::DeleteImport { .. } | Self::DeleteDerived { .. } | Self::DeleteSlice { .. }
+        )
     }
 }
 
 /// The writes for one cluster, and the state of each import.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(in crate::registry::kube) struct ImportPlan {
     /// Writes by the name of the ServiceImport.
     pub(in crate::registry::kube) writes: Vec<(NamespacedName, ImportWrite)>,
@@ -86,11 +104,12 @@ pub(in crate::registry::kube) struct ImportPlan {
 }
 
 /// The objects that needed no write, so that they are not compared again while nothing changes.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(in crate::registry::kube) struct SettledImports {
     /// Group and version of the API in the comparison.
     version: String,
     rows: BTreeMap<NamespacedName, SettledImport>,
+    pub(super) slices: BTreeMap<NamespacedName, SettledSlices>,
 }
 
 /// The versions of the objects of one import that needed no write.
@@ -99,6 +118,16 @@ struct SettledImport {
     merged: Arc<ImportedService>,
     import: Box<str>,
     derived: Option<Box<str>>,
+}
+
+/// The slices of one import that needed no write, and the values from which that was computed.
+#[derive(Debug, Clone)]
+pub(super) struct SettledSlices {
+    pub(super) endpoints: Option<Arc<[SourceEndpoints]>>,
+    /// The hash of all other inputs.
+    pub(super) inputs: u64,
+    /// The networks that the cluster does not reach.
+    pub(super) unreached: Vec<NetworkId>,
 }
 
 /// Returns the plan for a cluster.
@@ -159,6 +188,7 @@ impl ImportPlanInputs<'_> {
         if self.mode == ImportMode::Off {
             return Some(ImportState { reason: Some(OFF.into()), ..state });
         }
+        let state = self.with_slices(state, name, key, Some(service), own, plan);
         if let Some(unknown) = self.unknown_exporter(key, Some(service), import, own) {
             return Some(state.kept(&unknown));
         }
@@ -190,15 +220,41 @@ impl ImportPlanInputs<'_> {
         });
         let has_names = import.has_clusters(&names);
         // A version of the API without the field does not store it.
-        let has_slices = own.slices.as_deref().is_none_or(|slices| slices == ABSENT);
+        let slices = if self.mode == ImportMode::Full { PRESENT } else { ABSENT };
+        let has_slices = own.slices.as_deref().is_none_or(|current| current == slices);
         if !(is_known && has_names && has_slices) {
             let ready = ready.clone().dated(own.ready.as_slice());
-            let status = ImportWrite::Status { clusters: names, ready, slices: Some(ABSENT) };
+            let status = ImportWrite::Status { clusters: names, ready, slices: Some(slices) };
             plan.writes.push((name.clone(), status));
         }
         let reason = (&*ready.status != "True").then(|| ready.message.to_string());
         let fails = reason.is_some().then_some(ImportStep::Address);
         Some(ImportState { reason, fails, ..state })
+    }
+
+    /// Plans the slices of an import of Strait. Returns its state with them.
+    fn with_slices(
+        &self,
+        state: ImportState,
+        name: &NamespacedName,
+        key: &WorkloadKey,
+        service: Option<&SharedService>,
+        own: &OwnImport,
+        plan: &mut ImportPlan,
+    ) -> ImportState {
+        let derived = self.own_derived(&derived_key(name));
+        let derived = derived.filter(|derived| derived.headless == own.service.headless);
+        let unreached = match (self.mode, derived) {
+            (ImportMode::Full, Some(derived)) => {
+                self.slices(name, key, service, own, derived, plan)
+            }
+            (ImportMode::Names, _) => {
+                self.delete_slices(name, plan);
+                Vec::new()
+            }
+            _ => Vec::new(),
+        };
+        ImportState { slices: self.own_slices(name).count(), unreached, ..state }
     }
 
     /// Plans the ServiceImport and its derived Service. `at_name` is the current derived Service,
@@ -284,6 +340,7 @@ impl ImportPlanInputs<'_> {
             reason: Some("another controller manages ServiceImports here".into()),
             code: Some(&codes::IMPORT_FOREIGN),
             fails: import.vips.is_empty().then_some(ImportStep::Foreign),
+            ..ImportState::default()
         }
     }
 
@@ -311,10 +368,11 @@ impl ImportPlanInputs<'_> {
             return Some(ImportState { reason: Some(OFF.into()), ..state });
         }
         if let Some(unknown) = self.unknown_exporter(key, service, import, own) {
-            return Some(state.kept(&unknown));
+            return Some(self.with_slices(state, name, key, service, own, plan).kept(&unknown));
         }
-        // The derived Service is deleted first, because a cluster without a garbage collector would
-        // keep it.
+        // The slices and the derived Service are deleted first, because a cluster without a garbage
+        // collector would keep them.
+        self.delete_slices(name, plan);
         if let Some(derived) = self.own_derived(&derived_key(name)) {
             plan.writes.push((name.clone(), derived.deletion()));
         }
@@ -361,30 +419,37 @@ impl ImportPlanInputs<'_> {
         self.derived.get(key).filter(|derived| derived.is_ours)
     }
 
-    /// Plans the deletion of derived Services whose import does not exist, if that is certain.
+    /// Plans the deletion of derived Services and slices whose import does not exist, if that is
+    /// certain.
     fn orphans(&self, plan: &mut ImportPlan) {
         if self.mode == ImportMode::Off {
             return;
+        }
+        let is_orphan = |import: &NamespacedName| {
+            let name = workload_key(import);
+            let is_wanted =
+                self.shared.services.contains_key(&name) || self.imports.contains_key(import);
+            !is_wanted
+                && self.shared.removals_certain
+                && self.shared.members.values().all(|member| member.lacks(&name))
+        };
+        for import in self.slices.keys().filter(|import| is_orphan(import)) {
+            self.delete_slices(import, plan);
         }
         for (key, derived) in self.derived.iter().filter(|(_, derived)| derived.is_ours) {
             let import = NamespacedName {
                 namespace: Arc::clone(&key.namespace),
                 name: Arc::clone(&derived.import),
             };
-            let name = workload_key(&import);
-            let is_wanted =
-                self.shared.services.contains_key(&name) || self.imports.contains_key(&import);
-            if !is_wanted
-                && self.shared.removals_certain
-                && self.shared.members.values().all(|member| member.lacks(&name))
-            {
+            if is_orphan(&import) {
                 plan.writes.push((import, derived.deletion()));
             }
         }
     }
 }
 
-/// The value of `endpointSliceObjects` while no slices are written.
+/// The values of `endpointSliceObjects` with and without slices.
+const PRESENT: &str = "Present";
 const ABSENT: &str = "Absent";
 const OFF: &str = "--mcs-imports is off for this cluster: it is no longer updated";
 
@@ -433,9 +498,7 @@ impl ImportState {
             ours: true,
             ready: own.ready.as_ref().is_some_and(|ready| &*ready.status == "True"),
             ips: own.ips.clone(),
-            reason: None,
-            code: None,
-            fails: None,
+            ..Self::default()
         }
     }
 

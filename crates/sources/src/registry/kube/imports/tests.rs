@@ -12,26 +12,29 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::registry::kube::ImportState;
+use crate::registry::kube::endpoint_slice::Slice;
 use crate::registry::kube::import_objects::{DerivedService, MANAGED_BY, SET, US, derived_name};
+use crate::registry::kube::imported_slices::ImportedSlices;
 use crate::registry::kube::kind::ReadKind;
 use crate::registry::kube::mcs::{Import, McsForm};
 use crate::registry::kube::scope::{ReadSettings, Scope};
 use crate::registry::kube::service::{KubeService, ServiceForm};
+use crate::registry::kube::slice_form::SliceForm;
 use strait_kube_client::NamespacedName;
 use strait_model::{
     ExportedPort, ExportedService, ImportMode, ImportedService, IpFamily, Labels, RankedExport,
-    RawService, SetMember, SharedService, SharedServices, WorkloadKey,
+    RawService, SetMember, SharedEndpoints, SharedService, SharedServices, WorkloadKey,
 };
 
 const VERSION: &str = "multicluster.x-k8s.io/v1beta1";
 const NAMES: [&str; 3] = ["cart", "loan", "pay"];
 const CLUSTERS: [&str; 4] = ["a", "b", "c", "d"];
 
-fn key(name: &str) -> NamespacedName {
+pub(super) fn key(name: &str) -> NamespacedName {
     NamespacedName { namespace: "shop".into(), name: name.into() }
 }
 
-fn workload(name: &str) -> WorkloadKey {
+pub(super) fn workload(name: &str) -> WorkloadKey {
     WorkloadKey::new("shop", name)
 }
 
@@ -47,10 +50,13 @@ fn scope() -> Scope {
 }
 
 /// The importing cluster, as its API server stores it.
-struct Importer {
+pub(super) struct Importer {
     scope: Scope,
-    imports: BTreeMap<String, Value>,
-    services: BTreeMap<String, Value>,
+    pub(super) mode: ImportMode,
+    pub(super) endpoints: SharedEndpoints,
+    pub(super) imports: BTreeMap<String, Value>,
+    pub(super) services: BTreeMap<String, Value>,
+    pub(super) slices: BTreeMap<String, Value>,
     /// The names of Services that are not derived ones.
     others: BTreeSet<String>,
     has_namespace: bool,
@@ -58,9 +64,31 @@ struct Importer {
 }
 
 impl Importer {
-    fn new() -> Self {
-        let (imports, services, others) = Default::default();
-        Self { scope: scope(), imports, services, others, has_namespace: true, made: 0 }
+    pub(super) fn new() -> Self {
+        Self {
+            scope: scope(),
+            mode: ImportMode::Names,
+            endpoints: SharedEndpoints::default(),
+            imports: BTreeMap::new(),
+            services: BTreeMap::new(),
+            slices: BTreeMap::new(),
+            others: BTreeSet::new(),
+            has_namespace: true,
+            made: 0,
+        }
+    }
+
+    fn slices(&self) -> ImportedSlices {
+        let mut slices = ImportedSlices::default();
+        for (name, value) in &self.slices {
+            let text = value.to_string();
+            let form: SliceForm<'_> = serde_json::from_str(&text).expect("a slice");
+            let slice = Slice::convert(form, &self.scope).value;
+            if let Some(origin) = slice.and_then(|mut slice| slice.take_origin()) {
+                slices.insert(key(name), origin);
+            }
+        }
+        slices
     }
 
     fn imports(&self) -> BTreeMap<NamespacedName, Import> {
@@ -82,10 +110,23 @@ impl Importer {
         self.services.iter().map(|(name, value)| (key(name), read(value))).collect()
     }
 
-    fn plan(&self, shared: &SharedServices) -> ImportPlan {
+    pub(super) fn plan(&self, shared: &SharedServices) -> ImportPlan {
+        self.plan_after(shared, &SettledImports::default())
+    }
+
+    pub(super) fn plan_after(
+        &self,
+        shared: &SharedServices,
+        settled: &SettledImports,
+    ) -> ImportPlan {
+        let slices = self.slices();
         plan(&ImportPlanInputs {
             shared,
-            mode: ImportMode::Names,
+            cluster: &"a".into(),
+            endpoints: &self.endpoints,
+            slices: slices.own(),
+            is_other_slice: &|key| slices.is_foreign(key),
+            mode: self.mode,
             adopts_status: false,
             set: "default",
             version: VERSION,
@@ -93,7 +134,7 @@ impl Importer {
             imports: &self.imports(),
             derived: &self.derived(),
             is_other_service: &|key| self.others.contains(&*key.name),
-            settled: &SettledImports::default(),
+            settled,
             unsupported: &BTreeSet::new(),
             may_create: &|_| true,
         })
@@ -102,7 +143,11 @@ impl Importer {
     /// Stores an object like a server-side apply, with a new version.
     fn store(&mut self, of: &str, name: &str, object: &Value) {
         self.made += 1;
-        let objects = if of == "import" { &mut self.imports } else { &mut self.services };
+        let objects = match of {
+            "import" => &mut self.imports,
+            "slice" => &mut self.slices,
+            _ => &mut self.services,
+        };
         let stored = objects.entry(name.to_owned()).or_insert_with(|| {
             json!({ "metadata": {
                 "uid": format!("uid-{}", self.made), "namespace": "shop", "name": name,
@@ -113,7 +158,11 @@ impl Importer {
             stored["metadata"][field] = object["metadata"][field].clone();
         }
         let ips = stored["spec"]["clusterIPs"].clone();
-        stored["spec"] = object["spec"].clone();
+        for (field, value) in object.as_object().expect("an object") {
+            if field != "metadata" {
+                stored[field] = value.clone();
+            }
+        }
         stored["metadata"]["resourceVersion"] = self.made.to_string().into();
         if of == "service" && object["spec"]["clusterIP"] != "None" {
             let new = json!([format!("10.9.0.{}", self.made % 250)]);
@@ -122,7 +171,7 @@ impl Importer {
         }
     }
 
-    fn apply(&mut self, name: &NamespacedName, write: &ImportWrite) {
+    pub(super) fn apply(&mut self, name: &NamespacedName, write: &ImportWrite) {
         let derived = derived_name(name);
         match write {
             ImportWrite::Import { object, .. } => self.store("import", &name.name, object),
@@ -135,6 +184,14 @@ impl Importer {
                 import["metadata"]["resourceVersion"] = self.made.to_string().into();
             }
             ImportWrite::AdoptedClusters(_) => panic!("it is off"),
+            ImportWrite::Slice { slice, object, creates } => {
+                assert_eq!(*creates, !self.slices.contains_key(&**slice), "{slice}");
+                self.store("slice", slice, object);
+            }
+            ImportWrite::DeleteSlice { slice, uid, .. } => {
+                let slice = self.slices.remove(&**slice).expect("it exists");
+                assert_eq!(slice["metadata"]["uid"], **uid);
+            }
             ImportWrite::DeleteImport { uid, .. } => {
                 let import = self.imports.remove(&*name.name).expect("it exists");
                 assert_eq!(import["metadata"]["uid"], **uid);
@@ -147,7 +204,7 @@ impl Importer {
     }
 
     /// Applies plans until a plan has no writes.
-    fn settle(&mut self, shared: &SharedServices) -> BTreeMap<WorkloadKey, ImportState> {
+    pub(super) fn settle(&mut self, shared: &SharedServices) -> BTreeMap<WorkloadKey, ImportState> {
         for _ in 0..8 {
             let ImportPlan { writes, states, .. } = self.plan(shared);
             if writes.is_empty() {

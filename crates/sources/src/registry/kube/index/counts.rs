@@ -26,7 +26,7 @@ impl KubeIndex {
     pub(in crate::registry::kube) fn count(&self, kind: IndexedKind) -> usize {
         match kind {
             IndexedKind::Services => self.services.len() + self.shared.derived.len(),
-            IndexedKind::EndpointSlices => self.slices.len(),
+            IndexedKind::EndpointSlices => self.slices.len() + self.shared.slices.len(),
             IndexedKind::Pods => self.pods.len(),
             IndexedKind::Nodes => self.nodes.len(),
             IndexedKind::Namespaces => self.namespaces.len(),
@@ -66,6 +66,7 @@ impl KubeIndex {
             + weight::map(&self.shared.exports)
             + weight::map(&self.shared.imports)
             + weight::map(&self.shared.derived)
+            + self.shared.slices.weight()
     }
 
     /// Returns the number of stored objects.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::{IndexChanges, Indexed, IndexedKind, IndexedObject, KubeIndex, missing, workload_key};
 use crate::registry::kube::import_objects::DerivedService;
+use crate::registry::kube::imported_slices::ImportedSlices;
 use crate::registry::kube::mcs::{Export, Import, is_reserved};
 use strait_kube_client::NamespacedName;
 use strait_model::registry::{Contents, ServiceRecord};
@@ -247,5 +248,22 @@ impl KubeIndex {
         &self,
     ) -> &BTreeMap<NamespacedName, DerivedService> {
         &self.shared.derived
+    }
+
+    /// Returns the EndpointSlices of derived Services.
+    pub(in crate::registry::kube) fn imported_slices(&self) -> &ImportedSlices {
+        &self.shared.slices
+    }
+
+    /// Returns whether an EndpointSlice of a derived Service has changed since the last call.
+    pub(in crate::registry::kube) fn take_slice_changes(&mut self) -> bool {
+        self.shared.slices.take_changes()
+    }
+
+    /// Whether there is an EndpointSlice of this name that Strait did not write.
+    pub(in crate::registry::kube) fn has_other_slice(&self, key: &NamespacedName) -> bool {
+        self.slices.get(key).is_some()
+            || self.shared.slices.is_foreign(key)
+            || self.is_unreadable(IndexedKind::EndpointSlices, key)
     }
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::registry::kube::import_objects::DerivedService;
+use crate::registry::kube::imported_slices::ImportedSlices;
 use crate::registry::kube::mcs::{Export, Import};
 use strait_kube_client::NamespacedName;
 use strait_model::registry::ServiceRecord;
@@ -21,6 +22,8 @@ pub(super) struct SharedWithMesh {
     pub(super) imports: BTreeMap<NamespacedName, Import>,
     /// The derived Services of ServiceImports, of all controllers, by the key of the Service.
     pub(super) derived: BTreeMap<NamespacedName, DerivedService>,
+    /// The EndpointSlices of these Services.
+    pub(super) slices: ImportedSlices,
     /// Whether exports have been listed.
     pub(super) exports_listed: bool,
     /// Whether imports have been listed.

@@ -115,6 +115,7 @@ pub(super) fn config(
         clusterset: "default".into(),
         policy: watch::channel(Arc::default()).1,
         shared: watch::channel(Arc::default()).1,
+        shared_endpoints: watch::channel(Arc::default()).1,
         writes: MemberWrites::nothing(),
         traffic: watch::channel(OwnTraffic::default()).1,
         namespaces: watch::channel(Some(Arc::default())).1,

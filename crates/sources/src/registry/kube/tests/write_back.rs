@@ -11,8 +11,9 @@ use super::faults::{access, config, sim};
 use crate::registry::kube::{RunConfig, derived_service_name, run};
 use strait_base::task::Supervisor;
 use strait_model::{
-    ExportedPort, ExportedService, ImportMode, ImportedService, IpFamily, Labels, Mcs,
-    RankedExport, RawService, SetMember, SharedService, SharedServices, WorkloadKey,
+    ExportedPort, ExportedService, Health, ImportMode, ImportedService, IpFamily, Labels, Mcs,
+    RankedExport, RawService, SetMember, SharedEndpoint, SharedEndpoints, SharedService,
+    SharedServices, SourceEndpoints, WorkloadKey,
 };
 use strait_sim::{Family, Fault, Options, SimCluster};
 
@@ -23,6 +24,7 @@ const SOME_PACES: Duration = Duration::from_secs(4);
 struct Written {
     sim: SimCluster,
     shared: watch::Sender<Arc<SharedServices>>,
+    endpoints: watch::Sender<Arc<SharedEndpoints>>,
     _tasks: Supervisor,
 }
 
@@ -44,11 +46,18 @@ impl Written {
         let tasks = Supervisor::new();
         let (updates, mut received) = mpsc::channel(16);
         let (shared, shared_receiver) = watch::channel(Arc::new(shared()));
+        let (endpoints, shared_endpoints) = watch::channel(Arc::default());
         let (config, _) = config(access(&sim, &sim.url()), updates);
-        let config = RunConfig { mcs: Mcs::Exports, imports, shared: shared_receiver, ..config };
+        let config = RunConfig {
+            mcs: Mcs::Exports,
+            imports,
+            shared: shared_receiver,
+            shared_endpoints,
+            ..config
+        };
         tasks.spawn("run", run(config));
         tasks.spawn("hear", async move { while received.recv().await.is_some() {} });
-        Self { sim, shared, _tasks: tasks }
+        Self { sim, shared, endpoints, _tasks: tasks }
     }
 
     fn status(&self, plural: &str, name: &str) -> Value {
@@ -192,7 +201,7 @@ async fn imports_of_other_controllers_are_not_written() {
 
 /// Returns the writes of imports and derived Services.
 fn import_writes(written: &Written) -> u64 {
-    ["serviceimports", "services"]
+    ["serviceimports", "services", "endpointslices"]
         .into_iter()
         .flat_map(|plural| ["patch", "create", "delete"].map(|verb| (verb, plural)))
         .map(|(verb, plural)| written.sim.request_count(verb, plural))
@@ -243,6 +252,70 @@ async fn import_has_the_address_of_its_derived_service_and_is_deleted_with_the_l
     written.shared.send_replace(Arc::new(shared()));
     until("the import is deleted", || written.object("serviceimports", "cart").is_null()).await;
     until("its Service is deleted", || written.object("services", &derived).is_null()).await;
+}
+
+/// Returns the endpoints of `cart` in west, for an importing cluster in the same network.
+fn endpoints(addresses: &[u8]) -> Arc<SharedEndpoints> {
+    let endpoint = |number: &u8| SharedEndpoint {
+        address: [10, 0, 0, *number].into(),
+        port: 8080,
+        port_name: "http".into(),
+        health: Health::Healthy,
+        network: "n1".into(),
+        claimants: None,
+        locality: Arc::default(),
+        node: None,
+        hostname: None,
+    };
+    let west = SourceEndpoints {
+        cluster: "west".into(),
+        is_withdrawn: false,
+        endpoints: addresses.iter().map(endpoint).collect(),
+    };
+    Arc::new(SharedEndpoints {
+        services: [(cart(), vec![west].into())].into(),
+        networks: ["east", "west", "north"].map(|id| (id.into(), "n1".into())).into(),
+    })
+}
+
+#[tokio::test]
+async fn slice_follows_its_endpoints_with_at_most_one_write_per_second() {
+    let written = Written::start_with(&[], None, ImportMode::Full).await;
+    written.shared.send_replace(exported_by(&["west"]));
+    written.endpoints.send_replace(endpoints(&[1]));
+    let slices = || -> Vec<Value> {
+        let all = written.sim.store().all("endpointslices");
+        let all = all.iter().map(|slice| slice.value());
+        let label = "multicluster.kubernetes.io/source-cluster";
+        all.filter(|slice| slice["metadata"]["labels"][label] == "west").collect()
+    };
+    let has = |count: usize| {
+        slices().first().is_some_and(|one| one["endpoints"].as_array().map(Vec::len) == Some(count))
+    };
+    until("a slice", || has(1)).await;
+    let status = || written.status("serviceimports", "cart")["endpointSliceObjects"].clone();
+    until("the status names slices", || status() == "Present").await;
+    let before = written.sim.request_count("patch", "endpointslices");
+    for last in 2..=40 {
+        written.endpoints.send_replace(endpoints(&(1..=last).collect::<Vec<_>>()));
+        sleep(SOME_PACES / 40).await;
+    }
+    until("all endpoints", || has(40)).await;
+    let writes = written.sim.request_count("patch", "endpointslices") - before;
+    assert!(writes <= 6, "{writes} writes in about 4 seconds");
+    assert_eq!(slices().len(), 1);
+
+    // A steady state needs no write. A slice that another client deletes is created again.
+    let before = import_writes(&written);
+    sleep(SOME_PACES).await;
+    assert_eq!(import_writes(&written), before);
+    let name = slices()[0]["metadata"]["name"].as_str().expect("a name").to_owned();
+    written.sim.store().delete("endpointslices", "shop", &name).expect("it exists");
+    until("the slice exists again", || has(40)).await;
+
+    // The last export deletes it.
+    written.shared.send_replace(Arc::new(shared()));
+    until("the slice is deleted", || slices().is_empty()).await;
 }
 
 #[tokio::test]
