@@ -472,7 +472,7 @@ async fn step(
     requests: &mut Requests,
     responses: &mut ResponseSender,
 ) -> Result<Result<(), StreamEnd>, SendError> {
-    if let Err(ended) = contained(stream.until_due(requests)).await {
+    if let Err(ended) = contained(poll_fn(|context| stream.poll_due(requests, context))).await {
         return Ok(Err(ended));
     }
     responses.room().await?;

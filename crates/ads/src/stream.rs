@@ -12,16 +12,16 @@ mod of_service;
 mod request_budget;
 mod secrets;
 mod side;
+mod wakeups;
 
 use std::collections::{HashSet, VecDeque};
-use std::future::pending;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
 use futures::FutureExt;
-use tokio::sync::watch;
 use tokio::time::Instant;
 use tonic::Status;
 use tracing::{debug, error, info, warn};
@@ -30,22 +30,23 @@ use self::followed_secrets::FollowedSecrets;
 use self::of_service::is_of_service;
 use self::request_budget::RequestBudget;
 use self::side::{Side, cache_of, context_of};
+use self::wakeups::{CHANGES, EVENTS, TIME, Wakeups};
 use super::admission::{self, AdmissionRefusal, Admitted, admit};
 use super::budgets::{Charge, OverBudget, Refused, StreamAccount};
 use super::connections::ConnectionEntry;
 use super::grpc::{GrpcMessage, Requests};
 use super::pace::Pace;
-use super::shared::{ConnectionShared, ServerShared, roots_changed};
+use super::shared::{ConnectionShared, ServerShared};
 use super::sync_limiter::SyncPermit;
 use super::{debug_types, node};
 use strait_base::bounded::bounded;
 use strait_base::codes;
 use strait_base::hash::SecretHasher;
 use strait_base::lock::lock;
-use strait_base::task::until;
+use strait_base::wake::WakeHandle;
 use strait_envoy::{Cache, HeldRoutes, ProxyConfig};
 use strait_http2::Rope;
-use strait_identity::{Caller, ServerIdentity, SpiffeId};
+use strait_identity::{Caller, SpiffeId};
 use strait_mesh::push::PushContext;
 use strait_mesh::push::scope::ProxyLocation;
 use strait_mesh::push::subscription_index::Subscription;
@@ -107,6 +108,8 @@ pub(super) struct Stream {
     sending: Option<(Duration, usize)>,
     /// Whether the due names were checked and nothing can be sent before the next event.
     idle: bool,
+    /// The time at which a response no longer waits for the client's answer, while `idle`.
+    waits_until: Option<Instant>,
     /// Whether a large amount was due at the last check.
     much_due: bool,
     /// The time of the first unsent change, and the version that was served then.
@@ -114,8 +117,7 @@ pub(super) struct Stream {
     budget: RequestBudget,
     /// The receipts of taken changes that the client has not answered yet.
     receipts: Vec<Receipt>,
-    /// The trust roots, if the proxy's agent has requested them.
-    roots: Option<watch::Receiver<Arc<ServerIdentity>>>,
+    wakeups: Wakeups,
     /// The subscribed secrets that the stream follows.
     secrets: FollowedSecrets,
     /// Responses to debug requests (istioctl), and their number so far.
@@ -129,6 +131,8 @@ struct AdmittedStream {
     proxy: Arc<Proxy>,
     entry: ConnectionEntry,
     subscription: Subscription,
+    /// Wakes the stream when its subscription has changes.
+    wake: WakeHandle,
     /// The wildcard types that the stream is registered for.
     lists: Wildcards,
     /// Whether the proxy's cluster existed at some time during this stream.
@@ -259,11 +263,12 @@ impl Stream {
             pace: Pace::new(now),
             sending: None,
             idle: false,
+            waits_until: None,
             much_due: false,
             pending_since: None,
             budget: RequestBudget::full(now),
             receipts: Vec::new(),
-            roots: None,
+            wakeups: Wakeups::default(),
             secrets: FollowedSecrets::default(),
             debug: VecDeque::new(),
             debug_answers: 0,
@@ -281,57 +286,91 @@ impl Stream {
         self.reason = reason;
     }
 
-    /// Handles requests and changes until there may be something to send.
-    pub(super) async fn until_due(&mut self, requests: &mut Requests) -> Result<(), StreamEnd> {
+    /// Handles requests and events until there may be something to send. The sources of events stay
+    /// registered, so a poll handles only the reasons for which the stream was woken.
+    pub(super) fn poll_due(
+        &mut self,
+        requests: &mut Requests,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), StreamEnd>> {
         loop {
             // All received requests are handled before anything is sent: a client may request
             // assignments right after its answer.
-            while let Some(request) = requests.message().now_or_never() {
+            while let Poll::Ready(request) = requests.poll_message(context) {
                 self.take_next(request)?;
             }
             if !self.debug.is_empty() {
-                return Ok(());
+                return Poll::Ready(Ok(()));
             }
             if !self.idle && self.admitted.is_some() && lock(&self.session).is_due() {
-                return Ok(());
+                return Poll::Ready(Ok(()));
             }
-            let first_request_limit = self.opened + FIRST_REQUEST_LIMIT;
-            let send_timeout = self.send_timeout();
-            tokio::select! {
-                biased;
-                ending = self.line.ended() => {
-                    return Err(StreamEnd::by(ending.reason(), Status::unavailable(ending.text())));
-                }
-                () = until(self.ends_at) => {
-                    let code = &codes::TOKEN_ENDS;
-                    let text = format!("{code}: {}; reconnect", code.title);
-                    return Err(StreamEnd::by("token ends", Status::unavailable(text)));
-                }
-                () = shed(self.admitted.as_ref()) => {
-                    return Err(memory_short("come again"));
-                }
-                request = requests.message() => self.take_next(request)?,
-                () = changed(self.admitted.as_ref(), self.pace) => self.take_changes()?,
-                () = roots_changed(self.roots.as_mut()) => self.take_roots(),
-                (name, now) = self.secrets.changed() => self.take_secret(&name, &now),
-                () = tokio::time::sleep(send_timeout.unwrap_or_default()), if send_timeout.is_some() => {
-                    self.idle = false;
-                }
-                () = tokio::time::sleep_until(first_request_limit), if self.admitted.is_none() => {
-                    if self.debug_answers > 0 {
-                        // The client sends only debug requests, which have been answered.
-                        return Err(StreamEnd { reason: "debug", status: None });
-                    }
-                    let text = "no request within 10 s of opening the stream";
-                    return Err(StreamEnd::by("silent", Status::deadline_exceeded(text)));
-                }
+            if !self.take_event(context)? {
+                return Poll::Pending;
             }
         }
     }
 
-    /// Returns how long a response may still wait for the client's answer if none is due.
-    fn send_timeout(&self) -> Option<Duration> {
-        if self.idle { lock(&self.session).send_timeout(SystemTime::now()) } else { None }
+    /// Handles the next event for which the stream was woken. Returns whether there was one.
+    fn take_event(&mut self, context: &Context<'_>) -> Result<bool, StreamEnd> {
+        self.wakeups.take(context);
+        if let Some(ending) = self.line.ending() {
+            return Err(StreamEnd::by(ending.reason(), Status::unavailable(ending.text())));
+        }
+        if self.wakeups.has(TIME) && self.ends_at.is_some_and(|end| end <= Instant::now()) {
+            let code = &codes::TOKEN_ENDS;
+            let text = format!("{code}: {}; reconnect", code.title);
+            return Err(StreamEnd::by("token ends", Status::unavailable(text)));
+        }
+        if self.wakeups.has(EVENTS) && self.wakeups.is_shed() {
+            return Err(memory_short("come again"));
+        }
+        if self.wakeups.has(CHANGES) && self.pace.wait(Instant::now()).is_zero() {
+            self.wakeups.handled(CHANGES);
+            if self.admitted.as_ref().is_some_and(|one| one.subscription.has_changes()) {
+                self.take_changes()?;
+                return Ok(true);
+            }
+        }
+        if self.wakeups.has(EVENTS) {
+            if self.take_roots() || self.take_secret() {
+                return Ok(true);
+            }
+            self.wakeups.handled(EVENTS);
+        }
+        if self.wakeups.has(TIME) {
+            self.wakeups.handled(TIME);
+            if self.waits_until.take_if(|until| *until <= Instant::now()).is_some() {
+                self.idle = false;
+                return Ok(true);
+            }
+            if self.admitted.is_none() {
+                self.is_late()?;
+            }
+        }
+        self.wakeups.wake_at(self.next_deadline());
+        // The deadline may have passed in the meantime.
+        Ok(self.wakeups.has(TIME))
+    }
+
+    /// Returns the next time at which the stream has to be woken.
+    fn next_deadline(&self) -> Option<Instant> {
+        let pause = self.wakeups.has(CHANGES).then(|| self.pace.next());
+        let first = self.admitted.is_none().then(|| self.opened + FIRST_REQUEST_LIMIT);
+        [self.ends_at, self.waits_until, pause, first].into_iter().flatten().min()
+    }
+
+    /// Ends a stream whose first request is late.
+    fn is_late(&self) -> Result<(), StreamEnd> {
+        if Instant::now() < self.opened + FIRST_REQUEST_LIMIT {
+            return Ok(());
+        }
+        if self.debug_answers > 0 {
+            // The client sends only debug requests, which have been answered.
+            return Err(StreamEnd { reason: "debug", status: None });
+        }
+        let text = "no request within 10 s of opening the stream";
+        Err(StreamEnd::by("silent", Status::deadline_exceeded(text)))
     }
 
     /// Waits for a permit if a large amount is due.
@@ -367,6 +406,9 @@ impl Stream {
             aside.encode_message(&mut rope);
         }
         self.idle = rope.is_empty();
+        let left =
+            if self.idle { lock(&self.session).send_timeout(SystemTime::now()) } else { None };
+        self.waits_until = left.map(|left| begun + left);
         self.note_sent(begun.into_std());
         if let Some((since, version)) = self.pending_since.take()
             && !self.idle
@@ -449,6 +491,7 @@ impl Stream {
             if admitted.proxy.virtual_hosts == VirtualHostDelivery::OneByOne {
                 lock(&self.session).serve_virtual_hosts();
             }
+            self.wakeups.follow_shedding(admitted.account.ended());
             self.admitted = Some(admitted);
         }
         let nonce = u64::from_str_radix(request.nonce, 16).ok();
@@ -525,19 +568,21 @@ impl Stream {
             let now = Arc::clone(&identity.borrow_and_update());
             if let Some(bundle) = now.root_bundle() {
                 session.offer_roots(bundle, now.has_news_for(self.line.peer.as_deref()));
-                self.roots = Some(identity);
+                self.wakeups.follow_roots(identity);
             }
         }
     }
 
-    /// Passes the changed trust roots to the session.
-    fn take_roots(&mut self) {
-        let Some(identity) = &mut self.roots else { return };
+    /// Passes changed trust roots to the session. Returns whether they have changed.
+    fn take_roots(&mut self) -> bool {
+        let Some(mut identity) = self.wakeups.changed_roots() else { return false };
         let now = Arc::clone(&identity.borrow_and_update());
+        self.wakeups.follow_roots(identity);
         if let Some(bundle) = now.root_bundle() {
             self.idle = false;
             lock(&self.session).offer_roots(bundle, true);
         }
+        true
     }
 
     fn let_in(&self, node: &Node) -> Result<AdmittedStream, StreamEnd> {
@@ -571,7 +616,8 @@ impl Stream {
         proxy.cluster = admission::canonical(&current, proxy.cluster);
         let key = (proxy.cluster.clone(), proxy.workload.clone());
         // Subscribed before the context is read, so that no change is missed.
-        let subscription = self.shared.interest.subscribe(Some(key));
+        let wake = self.wakeups.changes();
+        let subscription = self.shared.interest.subscribe_waking(Some(key), wake.clone());
         let context = self.context()?;
         let fits = match self.caller.token() {
             Some(token) => admission::fits_token(&proxy, token),
@@ -606,6 +652,7 @@ impl Stream {
             proxy,
             entry,
             subscription,
+            wake,
             lists: Wildcards::default(),
             cluster_seen: false,
             account,
@@ -738,30 +785,8 @@ fn over_budget(over: &OverBudget) -> StreamEnd {
     StreamEnd::by("budget", Status::resource_exhausted(format!("{code}: {over}. {}", code.next)))
 }
 
-/// Waits until the stream must end because of memory pressure.
-async fn shed(admitted: Option<&AdmittedStream>) {
-    match admitted {
-        Some(admitted) => admitted.account.ended().await,
-        None => pending().await,
-    }
-}
-
 fn violation_status(violation: &Violation) -> StreamEnd {
     StreamEnd::by("violation", Status::invalid_argument(violation.to_string()))
-}
-
-/// Waits until there are changes and the pause of the stream is over.
-async fn changed(admitted: Option<&AdmittedStream>, pace: Pace) {
-    match admitted {
-        Some(admitted) => {
-            admitted.subscription.changed().await;
-            let wait = pace.wait(Instant::now());
-            if !wait.is_zero() {
-                tokio::time::sleep(wait).await;
-            }
-        }
-        None => pending().await,
-    }
 }
 
 #[cfg(test)]

@@ -41,7 +41,7 @@ impl AdmittedStream {
     /// Subscribes to the session's names and lists at another configuration.
     fn subscribe_to(&self, interest: &Arc<SubscriptionIndex>, session: &Session) -> Subscription {
         let workload = (self.proxy.cluster.clone(), self.proxy.workload.clone());
-        let mut subscription = interest.subscribe(Some(workload));
+        let mut subscription = interest.subscribe_waking(Some(workload), self.wake.clone());
         let names =
             |all: &mut dyn Iterator<Item = &Arc<str>>| -> Vec<Arc<str>> { all.cloned().collect() };
         subscription.watch_lists(self.lists);
