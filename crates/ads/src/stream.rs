@@ -10,6 +10,7 @@ mod followed_secrets;
 mod moves;
 mod of_service;
 mod request_budget;
+mod resubscription;
 mod secrets;
 mod side;
 mod wakeups;
@@ -27,7 +28,6 @@ use tonic::Status;
 use tracing::{debug, error, info, warn};
 
 use self::followed_secrets::FollowedSecrets;
-use self::of_service::is_of_service;
 use self::request_budget::RequestBudget;
 use self::side::{Side, cache_of, context_of};
 use self::wakeups::{CHANGES, EVENTS, TIME, Wakeups};
@@ -58,9 +58,7 @@ use strait_xds::names::OutboundName;
 use strait_xds::request::AdsRequest;
 use strait_xds::resource::{ResourceSource, ResourceType};
 use strait_xds::secrets::SECRET;
-use strait_xds::session::{
-    Handled, ProtocolForm, RESPONSE_BYTES, Response, Session, SubscriptionDelta, Violation,
-};
+use strait_xds::session::{Handled, ProtocolForm, RESPONSE_BYTES, Response, Session, Violation};
 use strait_xds::unknown_types::SideResponse;
 
 /// The time limit for the first request after the stream was opened.
@@ -98,6 +96,7 @@ pub(super) struct Stream {
     caller: Caller,
     /// The time at which the stream ends: at or shortly before the token's expiry.
     ends_at: Option<Instant>,
+    form: ProtocolForm,
     /// The session. Only this stream changes it; the admin API reads it.
     session: Arc<Mutex<Session>>,
     /// The proxy, once its first request has been admitted.
@@ -167,67 +166,6 @@ impl AdmittedStream {
         self.subscription.stand(stand, self.proxy_config(context, cache).view_class(), labels);
     }
 
-    /// Charges the identity for the changes of the stream's subscriptions.
-    fn charge(
-        &mut self,
-        context: Option<&PushContext>,
-        subscription_delta: &SubscriptionDelta,
-    ) -> Result<(), Refused> {
-        let mut charge = self.account.charge();
-        let SubscriptionDelta { assignments, routes, others_dropped, others_new } =
-            subscription_delta;
-        let of = |kind, names: &[Arc<str>]| {
-            let names = names.iter().map(|name| (kind, Arc::clone(name)));
-            names.collect::<Vec<_>>()
-        };
-        let both = |assignments: &[Arc<str>], routes: &[Arc<str>]| {
-            [of(ResourceType::Endpoint, assignments), of(ResourceType::Route, routes)].concat()
-        };
-        for one in both(&assignments.dropped, &routes.dropped).iter().chain(others_dropped) {
-            if self.made_up.remove(one) {
-                charge.made_up = charge.made_up.saturating_sub(1);
-                charge.made_up_text = charge.made_up_text.saturating_sub(one.1.len() as u64);
-            } else {
-                charge.names = charge.names.saturating_sub(1);
-            }
-        }
-        for one in both(&assignments.new, &routes.new).into_iter().chain(others_new.clone()) {
-            // While the mesh is unknown, every name counts as that of a service.
-            if context.is_none_or(|context| is_of_service(context, one.0, &one.1)) {
-                charge.names += 1;
-            } else {
-                charge.made_up += 1;
-                charge.made_up_text += one.1.len() as u64;
-                self.made_up.insert(one);
-            }
-        }
-        self.routes.let_go(&routes.dropped);
-        self.account.set(charge)
-    }
-
-    /// Checks whether the identity can be charged for these new names. After subscribing, they
-    /// would already use much more memory.
-    fn bears(
-        &self,
-        context: Option<&PushContext>,
-        kind: Option<ResourceType>,
-        names: &[&str],
-    ) -> Result<(), StreamEnd> {
-        let (Some(context), Some(kind)) = (context, kind) else { return Ok(()) };
-        // A repeated name is subscribed to once.
-        let names: HashSet<&str, SecretHasher> = names.iter().copied().collect();
-        let mut charge = Charge { verified: self.account.charge().verified, ..Charge::default() };
-        for name in names {
-            if is_of_service(context, kind, name) {
-                charge.names += 1;
-            } else {
-                charge.made_up += 1;
-                charge.made_up_text += name.len() as u64;
-            }
-        }
-        self.account.bears(charge).map_err(|why| uncharged(&why))
-    }
-
     /// Returns whether everything that was known of the proxy's cluster has been withdrawn. In this
     /// case, the proxy keeps its configuration, as it would if it reconnected and was refused.
     /// Otherwise its workload would lose its own listeners because a Secret was removed elsewhere.
@@ -257,6 +195,7 @@ impl Stream {
             line,
             caller,
             ends_at: left.map(|left| now + left),
+            form,
             session: Arc::new(Mutex::new(Session::new(form))),
             admitted: None,
             opened: now,
@@ -468,7 +407,7 @@ impl Stream {
     fn take(&mut self, bytes: &[u8]) -> Result<(), StreamEnd> {
         self.idle = false;
         self.shared.stats.requests.fetch_add(1, Ordering::Relaxed);
-        let form = lock(&self.session).form();
+        let form = self.form;
         let request = AdsRequest::read(form, bytes).map_err(|error| {
             let text = format!("STR0502: not a request: {error}");
             StreamEnd::by("violation", Status::invalid_argument(text))
@@ -513,31 +452,26 @@ impl Stream {
         });
         let source =
             proxy_config.as_mut().map(|proxy_config| proxy_config as &mut dyn ResourceSource);
-        let handled = lock(&self.session)
-            .on_request(request, source, SystemTime::now())
-            .map_err(|violation| violation_status(&violation))?;
+        let (handled, subscription_delta, lists, waits_for_roots) = {
+            let mut session = lock(&self.session);
+            let handled = session
+                .on_request(request, source, SystemTime::now())
+                .map_err(|violation| violation_status(&violation))?;
+            (handled, session.subscription_delta(), session.lists(), session.waits_for_roots())
+        };
         if handled == Handled::Request && !self.budget.take(Instant::now()) {
             let text = "STR0503: more than 50 unsolicited requests per second";
             return Err(StreamEnd::by("requests", Status::resource_exhausted(text)));
         }
-        self.find_roots();
+        if waits_for_roots {
+            self.find_roots();
+        }
         let Some(admitted) = &mut self.admitted else { return Ok(()) };
         // Done before the response is built, so that later changes mark this stream. A rejection
-        // may contain names as well.
-        let (subscription_delta, lists) = {
-            let mut session = lock(&self.session);
-            (session.subscription_delta(), session.lists())
-        };
-        let context_now = context_of(&self.shared, admitted.side.as_ref());
-        let charged = admitted.charge(context_now.as_deref(), &subscription_delta);
-        charged.map_err(|why| uncharged(&why))?;
-        let SubscriptionDelta { assignments, routes, .. } = subscription_delta;
-        admitted.subscription.forget(&assignments.dropped);
-        let hostname = |name: &str| OutboundName::parse(name).map(|name| name.hostname);
-        admitted.subscription.watch(&assignments.new, hostname);
-        admitted.subscription.watch_routes(&routes.new, &routes.dropped);
-        if std::mem::replace(&mut admitted.lists, lists) != lists {
-            admitted.subscription.watch_lists(lists);
+        // may contain names as well. Most requests are answers that change nothing.
+        if !subscription_delta.is_empty() || admitted.lists != lists {
+            let context = context_of(&self.shared, admitted.side.as_ref());
+            admitted.resubscribe(context.as_deref(), &subscription_delta, lists)?;
         }
         // Changes since the list was compared have not marked this stream.
         let is_old = |then: Arc<PushContext>| {
@@ -560,16 +494,14 @@ impl Stream {
         Ok(())
     }
 
-    /// Passes the trust roots to the session if the agent has just requested them.
+    /// Passes the trust roots, which the agent has just requested, to the session.
     fn find_roots(&mut self) {
-        let mut session = lock(&self.session);
-        if session.waits_for_roots() {
-            let mut identity = self.shared.identity.clone();
-            let now = Arc::clone(&identity.borrow_and_update());
-            if let Some(bundle) = now.root_bundle() {
-                session.offer_roots(bundle, now.has_news_for(self.line.peer.as_deref()));
-                self.wakeups.follow_roots(identity);
-            }
+        let mut identity = self.shared.identity.clone();
+        let now = Arc::clone(&identity.borrow_and_update());
+        if let Some(bundle) = now.root_bundle() {
+            let news = now.has_news_for(self.line.peer.as_deref());
+            lock(&self.session).offer_roots(bundle, news);
+            self.wakeups.follow_roots(identity);
         }
     }
 
@@ -607,7 +539,7 @@ impl Stream {
             };
             StreamEnd::by("refused", status)
         })?;
-        let is_delta = lock(&self.session).form() == ProtocolForm::Delta;
+        let is_delta = self.form == ProtocolForm::Delta;
         proxy.virtual_hosts = proxy.virtual_hosts.on_stream(is_delta);
         if let VirtualHostDelivery::Refused(reason) = proxy.virtual_hosts {
             warn!(code = %codes::VIRTUAL_HOSTS, proxy = %proxy.id, "virtual hosts are sent in their routes: {reason}");
@@ -675,9 +607,8 @@ impl Stream {
         let surplus = self.receipts.len().saturating_sub(RECEIPTS_MAX);
         self.receipts.drain(..surplus);
         let dirty = admitted.subscription.take();
-        if dirty.everything {
-            admitted.change_sides(&self.shared, &lock(&self.session));
-        }
+        let has_moved =
+            dirty.everything && admitted.change_sides(&self.shared, &lock(&self.session));
         // Read after the changes, so that it is at least the version that marked this stream.
         let context = context_of(&self.shared, admitted.side.as_ref()).ok_or_else(not_ready)?;
         if dirty.everything {
@@ -701,7 +632,12 @@ impl Stream {
         }
         let mut session = lock(&self.session);
         session.on_change(&dirty);
-        self.admitted.iter().for_each(AdmittedStream::shows_backlog);
+        if let Some(admitted) = &self.admitted {
+            admitted.subscription.confirm_delivery();
+            if has_moved {
+                admitted.shows_backlog();
+            }
+        }
         if session.is_due() {
             let since = dirty.since.map(|since| (since, context.version));
             self.pending_since = self.pending_since.or(since);

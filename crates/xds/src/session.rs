@@ -67,6 +67,16 @@ pub struct Rewatch {
 }
 
 impl SubscriptionDelta {
+    /// Returns whether no subscription changed.
+    pub fn is_empty(&self) -> bool {
+        let Self { assignments, routes, others_dropped, others_new } = self;
+        let is_empty = |one: &Rewatch| one.dropped.is_empty() && one.new.is_empty();
+        is_empty(assignments)
+            && is_empty(routes)
+            && others_dropped.is_empty()
+            && others_new.is_empty()
+    }
+
     fn of(&mut self, kind: ResourceType) -> Option<&mut Rewatch> {
         match kind {
             ResourceType::Endpoint => Some(&mut self.assignments),

@@ -31,10 +31,9 @@ impl AdmittedStream {
         }
     }
 
-    /// Publishes the changes that the stream has not handled yet for its current configuration.
-    /// Changes that it has taken are in the session.
+    /// Publishes the changes that the stream has not handled yet for its current configuration. Call
+    /// it when the subscription is new and the changes that were taken before are in the session.
     pub(super) fn shows_backlog(&self) {
-        self.subscription.confirm_delivery();
         self.entry.is_served(self.subscription.backlog());
     }
 
