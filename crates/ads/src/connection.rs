@@ -312,7 +312,7 @@ impl AcceptedConnection {
                 Ok(freed) => freed,
                 Err(error) => return Poll::Ready(Done::Ended(ConnectionEnd::Io(error))),
             };
-            if http.shared().is_over() {
+            if http.is_over() {
                 return Poll::Ready(Done::Over);
             }
             if !freed {
