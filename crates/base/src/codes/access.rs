@@ -161,7 +161,7 @@ without a token pass as before, and AuthorizationPolicies decide on them.";
 Strait reads access policies from the config cluster (or --config-dir). They apply to the workloads of all
 clusters, by namespace and labels. Policies in a member's own API server are not read: they deny nothing and
 require nothing. They may be left from the member's previous control plane, and are active as long as that
-control plane serves its proxies. strait check --secrets counts them with the member's credential, if it may
+control plane serves its proxies. strait check secrets counts them with the member's credential, if it may
 list them; the roles that Strait creates do not allow it.";
 
     /// A value that can never match.
