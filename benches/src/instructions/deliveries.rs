@@ -99,6 +99,9 @@ fn waiting(delivery: &Delivery) -> usize {
     delivery.counts().waiting() as usize
 }
 
+/// The task of a connection.
+type ServedConnection = Pin<Box<dyn Future<Output = ()>>>;
+
 /// A server with its connections, and the clients of these connections.
 struct Server {
     mesh: strait_mesh::push::event_loop::MeshState,
@@ -108,7 +111,7 @@ struct Server {
     server: Arc<OfflineServer>,
     config: Arc<ClientConfig>,
     queue: Arc<Queue>,
-    connections: Vec<(Pin<Box<dyn Future<Output = ()>>>, Waker)>,
+    connections: Vec<(ServedConnection, Waker)>,
     clients: Vec<Client>,
 }
 

@@ -71,6 +71,9 @@ enum Large {
     Reads(OwnedSemaphorePermit, Pin<Box<Sleep>>),
 }
 
+/// Data of a body, or `None` at its end.
+type BodyData = Result<Option<Vec<u8>>, CallOver>;
+
 /// A received message.
 #[derive(Debug)]
 pub(super) struct GrpcMessage {
@@ -121,10 +124,7 @@ impl Requests {
     }
 
     /// Receives more data of the body. A large message must arrive within its time limit.
-    fn poll_data(
-        &mut self,
-        context: &mut Context<'_>,
-    ) -> Poll<Result<Result<Option<Vec<u8>>, CallOver>, Status>> {
+    fn poll_data(&mut self, context: &mut Context<'_>) -> Poll<Result<BodyData, Status>> {
         if let Poll::Ready(data) = self.body.poll_data() {
             return Poll::Ready(Ok(data));
         }

@@ -15,6 +15,7 @@ mod sync {
 
 /// The word with these primitives.
 #[path = "word.rs"]
+#[expect(clippy::duplicate_mod, reason = "it is compiled with other primitives")]
 mod word;
 
 /// Runs all interleavings in which a thread is interrupted at most three times. All of them would
