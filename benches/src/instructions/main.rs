@@ -8,6 +8,7 @@
 //! responses of an API server are the input, and requests of proxies trigger the output.
 
 mod access;
+mod deliveries;
 mod edits;
 mod objects;
 mod rules;
@@ -90,6 +91,8 @@ const CASES: &[Listed] = &[
     ("first_sync_1k", "stream", streams::first_sync),
     ("reconnect_1k", "stream", streams::reconnect),
     ("deliver_1k", "delivery", streams::deliver),
+    // The same through the whole server: HTTP/2, TLS, and the task of the connection.
+    ("deliver_to_1000_streams", "delivery", deliveries::deliver),
     ("rule_edit_50_of_200", "edit", || edits::rule(edits::Hosts::Whole, edits::Clients::Elsewhere)),
     ("rule_edit_one_by_one", "edit", || {
         edits::rule(edits::Hosts::OneByOne, edits::Clients::Elsewhere)

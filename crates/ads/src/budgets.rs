@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::Semaphore;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::grpc::REQUEST_BYTES_MAX;
 use strait_base::hash::SecretHasher;
@@ -399,9 +399,10 @@ impl StreamAccount {
         self.room_for(charge.invented().saturating_sub(self.charge.invented()))
     }
 
-    /// Waits until the streams of this identity must end because of memory pressure.
-    pub(super) async fn ended(&self) {
-        self.ended.cancelled().await;
+    /// Returns a future that completes when the streams of this identity must end because of
+    /// memory pressure.
+    pub(super) fn ended(&self) -> WaitForCancellationFutureOwned {
+        self.ended.clone().cancelled_owned()
     }
 }
 

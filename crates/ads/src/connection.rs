@@ -20,6 +20,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Request as HttpRequest, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::Frame;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_rustls::LazyConfigAcceptor;
@@ -78,8 +79,9 @@ pub(super) struct AcceptedConnection {
     pub(super) shared: Arc<ServerShared>,
     pub(super) address: SocketAddr,
     pub(super) routes: Routes,
-    /// The permits for the connection, released when it ends.
-    pub(super) room: (OwnedSemaphorePermit, Seat),
+    /// The permits for the connection, released when it ends. `None` if it needs none
+    /// ([`super::offline`]).
+    pub(super) room: Option<(OwnedSemaphorePermit, Seat)>,
 }
 
 /// The peer of a connection after its handshake.
@@ -166,8 +168,8 @@ impl AcceptedConnection {
 
     /// Passes the connection of another replica on. It is closed if too many are waiting.
     fn hand_over(self, stream: ReplicaStream) {
-        if let Some(replicas) = &self.shared.replicas {
-            let _ = replicas.accepted.try_send(ReplicaConnection { stream, room: self.room });
+        if let (Some(replicas), Some(room)) = (&self.shared.replicas, self.room) {
+            let _ = replicas.accepted.try_send(ReplicaConnection { stream, room });
         }
     }
 
@@ -207,7 +209,12 @@ impl AcceptedConnection {
         Ok(AcceptedPeer::Calls(Box::new(stream), line))
     }
 
-    async fn serve(self, stream: Secured, line: Arc<ConnectionShared>) {
+    /// Serves the calls of a peer after its handshake.
+    pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
+        self,
+        stream: S,
+        line: Arc<ConnectionShared>,
+    ) {
         let mut http = match &line.peer {
             Some(_) => http2::Http2Connection::new(stream),
             None => http2::Http2Connection::narrow(stream),
@@ -246,11 +253,11 @@ impl AcceptedConnection {
     }
 
     /// Performs all possible work: handles events, receives, polls the calls, and sends.
-    fn turn(
+    fn turn<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
         context: &mut Context<'_>,
         line: &Arc<ConnectionShared>,
-        http: &mut http2::Http2Connection<Secured>,
+        http: &mut http2::Http2Connection<S>,
         calls: &mut Vec<CallFuture>,
         watches: &mut FuturesUnordered<Watch>,
     ) -> Poll<Done> {
@@ -312,7 +319,7 @@ impl AcceptedConnection {
                 Ok(freed) => freed,
                 Err(error) => return Poll::Ready(Done::Ended(ConnectionEnd::Io(error))),
             };
-            if http.shared().is_over() {
+            if http.is_over() {
                 return Poll::Ready(Done::Over);
             }
             if !freed {
@@ -472,7 +479,7 @@ async fn step(
     requests: &mut Requests,
     responses: &mut ResponseSender,
 ) -> Result<Result<(), StreamEnd>, SendError> {
-    if let Err(ended) = contained(stream.until_due(requests)).await {
+    if let Err(ended) = contained(poll_fn(|context| stream.poll_due(requests, context))).await {
         return Ok(Err(ended));
     }
     responses.room().await?;

@@ -9,10 +9,12 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Sleep, sleep};
 use tonic::Status;
 
 use strait_base::bounded::{TEXT_BYTES_MAX, bounded};
@@ -65,9 +67,12 @@ enum Large {
     None,
     /// The permit is awaited.
     Waits(Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>),
-    /// The message is read and must be complete by this time.
-    Reads(OwnedSemaphorePermit, tokio::time::Instant),
+    /// The message is read and must be complete before the time ends.
+    Reads(OwnedSemaphorePermit, Pin<Box<Sleep>>),
 }
+
+/// Data of a body, or `None` at its end.
+type BodyData = Result<Option<Vec<u8>>, CallOver>;
 
 /// A received message.
 #[derive(Debug)]
@@ -91,43 +96,47 @@ impl Requests {
         Self { body, buffer: Vec::new(), room, large: Large::None }
     }
 
-    /// Returns the next message, or `None` if the peer has ended its side. Cancellation-safe: if
-    /// the future is dropped, no data is lost.
-    pub(super) async fn message(&mut self) -> Result<Option<GrpcMessage>, Status> {
+    /// Returns the next message, or `None` if the peer has ended its side.
+    pub(super) fn poll_message(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Option<GrpcMessage>, Status>> {
         loop {
             if let Some(bytes) = next(&mut self.buffer)? {
                 let room = match std::mem::take(&mut self.large) {
                     Large::Reads(room, _) => Some(room),
                     _ => None,
                 };
-                return Ok(Some(GrpcMessage { bytes, _room: room }));
+                return Poll::Ready(Ok(Some(GrpcMessage { bytes, _room: room })));
             }
-            self.has_room().await;
-            match self.data().await? {
+            ready!(self.poll_has_room(context));
+            let text = "the stream ended within a message";
+            match ready!(self.poll_data(context))? {
                 Ok(Some(data)) if self.buffer.is_empty() => self.buffer = data,
                 Ok(Some(data)) => self.buffer.extend_from_slice(&data),
-                Ok(None) if self.buffer.is_empty() => return Ok(None),
-                Ok(None) => return Err(Status::internal("the stream ended within a message")),
-                Err(CallOver) => return Err(Status::cancelled("the peer reset the stream")),
+                Ok(None) if self.buffer.is_empty() => return Poll::Ready(Ok(None)),
+                Ok(None) => return Poll::Ready(Err(Status::internal(text))),
+                Err(CallOver) => {
+                    return Poll::Ready(Err(Status::cancelled("the peer reset the stream")));
+                }
             }
         }
     }
 
     /// Receives more data of the body. A large message must arrive within its time limit.
-    async fn data(&mut self) -> Result<Result<Option<Vec<u8>>, CallOver>, Status> {
-        let data = poll_fn(|_| self.body.poll_data());
-        match self.large {
-            Large::Reads(_, limit) => tokio::time::timeout_at(limit, data).await.map_err(|_| {
-                let seconds = LARGE_LIMIT.as_secs();
-                Status::deadline_exceeded(format!("no complete request within {seconds} s"))
-            }),
-            _ => Ok(data.await),
+    fn poll_data(&mut self, context: &mut Context<'_>) -> Poll<Result<BodyData, Status>> {
+        if let Poll::Ready(data) = self.body.poll_data() {
+            return Poll::Ready(Ok(data));
         }
+        let Large::Reads(_, limit) = &mut self.large else { return Poll::Pending };
+        ready!(limit.as_mut().poll(context));
+        let seconds = LARGE_LIMIT.as_secs();
+        let text = format!("no complete request within {seconds} s");
+        Poll::Ready(Err(Status::deadline_exceeded(text)))
     }
 
-    /// Waits for a permit if the message that has begun is large. If the future is dropped, the
-    /// place in the queue is retained.
-    async fn has_room(&mut self) {
+    /// Waits for a permit if the message that has begun is large.
+    fn poll_has_room(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if let Large::None = self.large
             && let Some(length) = length(&self.buffer).filter(|length| *length > LARGE)
         {
@@ -137,12 +146,13 @@ impl Requests {
         }
         if let Large::Waits(room) = &mut self.large {
             // The semaphore is never closed.
-            let Some(room) = room.await else { return };
-            self.large = Large::Reads(room, tokio::time::Instant::now() + LARGE_LIMIT);
+            let Some(room) = ready!(room.as_mut().poll(context)) else { return Poll::Ready(()) };
+            self.large = Large::Reads(room, Box::pin(sleep(LARGE_LIMIT)));
             if let Some(length) = length(&self.buffer) {
                 self.buffer.reserve_exact((PREFIX + length).saturating_sub(self.buffer.len()));
             }
         }
+        Poll::Ready(())
     }
 }
 
@@ -218,6 +228,8 @@ pub(super) fn refusal<B>(request: &Request<B>) -> Option<Response<()>> {
 /// The response side of a call.
 pub(super) struct ResponseSender {
     answer: CallResponse,
+    /// The rest of `send_timeout`, only while the peer has no room.
+    stalled: Option<Pin<Box<Sleep>>>,
     /// [`STALL_LIMIT`], except in tests.
     send_timeout: Duration,
 }
@@ -236,7 +248,7 @@ impl ResponseSender {
         head: &Response<()>,
     ) -> Result<Self, SendError> {
         answer.send_head(head, false)?;
-        Ok(Self { answer, send_timeout: STALL_LIMIT })
+        Ok(Self { answer, stalled: None, send_timeout: STALL_LIMIT })
     }
 
     /// Refuses a call with a status.
@@ -279,11 +291,19 @@ impl ResponseSender {
     /// Waits until the peer has room for any bytes. Returns how many of the `wanted` bytes it has
     /// room for.
     async fn room_for(&mut self, wanted: usize) -> Result<usize, SendError> {
-        let room = poll_fn(|_| self.answer.poll_room());
-        match tokio::time::timeout(self.send_timeout, room).await {
-            Ok(room) => Ok(room?.min(wanted)),
-            Err(_) => Err(SendError::Stalled),
+        // The time limit is that of one wait, not of several.
+        self.stalled = None;
+        poll_fn(|context| self.poll_room(context)).await.map(|room| room.min(wanted))
+    }
+
+    fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<Result<usize, SendError>> {
+        if let Poll::Ready(room) = self.answer.poll_room() {
+            self.stalled = None;
+            return Poll::Ready(Ok(room?));
         }
+        let limit = self.send_timeout;
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(limit)));
+        stalled.as_mut().poll(context).map(|()| Err(SendError::Stalled))
     }
 }
 
@@ -297,8 +317,6 @@ fn bounded_status(status: &Status) -> Status {
 
 #[cfg(test)]
 mod tests {
-    use std::task::{Poll, ready};
-
     use bytes::Bytes;
     use futures::FutureExt;
 
@@ -408,16 +426,19 @@ mod tests {
         let of_others = Arc::clone(&room).try_acquire_owned().expect("there is room");
         let mut requests = Requests::new(body, Arc::clone(&room));
         while !matches!(requests.large, Large::Waits(_)) {
-            assert!(requests.message().now_or_never().is_none());
+            assert!(poll_fn(|context| requests.poll_message(context)).now_or_never().is_none());
             tokio::task::yield_now().await;
         }
         for _ in 0..100 {
-            assert!(requests.message().now_or_never().is_none());
+            assert!(poll_fn(|context| requests.poll_message(context)).now_or_never().is_none());
             tokio::task::yield_now().await;
         }
         assert!(requests.buffer.len() <= LARGE, "the rest stays with the peer");
         drop(of_others);
-        let message = awake(requests.message()).await.expect("sound").expect("a message");
+        let message = awake(poll_fn(|context| requests.poll_message(context)))
+            .await
+            .expect("sound")
+            .expect("a message");
         assert_eq!(message.content().len(), length as usize);
         assert_eq!(room.available_permits(), 0, "the permit is held while the message exists");
         drop(message);

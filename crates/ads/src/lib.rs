@@ -16,6 +16,7 @@ mod connection;
 mod grpc;
 mod handshakes;
 mod health;
+pub mod offline;
 pub mod server;
 mod sync_limiter;
 

@@ -28,6 +28,11 @@ impl Pace {
         Self { next: now }
     }
 
+    /// Returns the time at which the next change may be sent.
+    pub(super) fn next(self) -> Instant {
+        self.next
+    }
+
     /// Returns how long the next change has to wait.
     pub(super) fn wait(self, now: Instant) -> Duration {
         self.next.saturating_duration_since(now)

@@ -88,7 +88,8 @@ pub async fn serve(listener: TcpListener, config: XdsConfig, tasks: Supervisor) 
                     continue;
                 };
                 let (shared, routes) = (Arc::clone(&shared), routes.clone());
-                let connection = AcceptedConnection { shared, address, routes, room: (room, seat) };
+                let connection =
+                    AcceptedConnection { shared, address, routes, room: Some((room, seat)) };
                 // Boxed, because the wrapper of a task contains the future twice.
                 tasks.spawn("connection", Box::pin(connection.run(socket, place)));
             }

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use http::HeaderMap;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
@@ -300,7 +300,6 @@ pub(super) struct ConnectionShared {
     /// The number of calls that were refused because their caller was not identified.
     strangers: AtomicU32,
     ending: OnceLock<Ending>,
-    told: Notify,
     cut: OnceLock<&'static str>,
 }
 
@@ -319,7 +318,6 @@ impl ConnectionShared {
             caller: OnceLock::new(),
             strangers: AtomicU32::new(0),
             ending: OnceLock::new(),
-            told: Notify::new(),
             cut: OnceLock::new(),
         }
     }
@@ -351,34 +349,16 @@ impl ConnectionShared {
         self.cut.get().copied()
     }
 
-    /// Makes all streams end. The first reason takes precedence.
+    /// Makes all streams end when they are polled next. The task of the connection calls this
+    /// before it polls its streams, so no stream has to be woken. The first reason takes
+    /// precedence.
     pub(super) fn end(&self, ending: Ending) {
         let _ = self.ending.set(ending);
-        self.told.notify_waiters();
     }
 
-    /// Waits until the streams must end, and returns the reason.
-    pub(super) async fn ended(&self) -> Ending {
-        loop {
-            // Subscribes before checking, so that no notification is missed.
-            let told = self.told.notified();
-            if let Some(ending) = self.ending.get() {
-                return *ending;
-            }
-            told.await;
-        }
-    }
-}
-
-/// Waits until the trust roots may have changed.
-pub(super) async fn roots_changed(identity: Option<&mut watch::Receiver<Arc<ServerIdentity>>>) {
-    let changed = match identity {
-        Some(identity) => identity.changed().await.is_ok(),
-        None => false,
-    };
-    // An error means that the process is shutting down.
-    if !changed {
-        std::future::pending::<()>().await;
+    /// Returns the reason why the streams must end, if they must.
+    pub(super) fn ending(&self) -> Option<Ending> {
+        self.ending.get().copied()
     }
 }
 

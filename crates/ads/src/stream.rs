@@ -10,42 +10,43 @@ mod followed_secrets;
 mod moves;
 mod of_service;
 mod request_budget;
+mod resubscription;
 mod secrets;
 mod side;
+mod wakeups;
 
 use std::collections::{HashSet, VecDeque};
-use std::future::pending;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
 use futures::FutureExt;
-use tokio::sync::watch;
 use tokio::time::Instant;
 use tonic::Status;
 use tracing::{debug, error, info, warn};
 
 use self::followed_secrets::FollowedSecrets;
-use self::of_service::is_of_service;
 use self::request_budget::RequestBudget;
 use self::side::{Side, cache_of, context_of};
+use self::wakeups::{CHANGES, EVENTS, TIME, Wakeups};
 use super::admission::{self, AdmissionRefusal, Admitted, admit};
 use super::budgets::{Charge, OverBudget, Refused, StreamAccount};
 use super::connections::ConnectionEntry;
 use super::grpc::{GrpcMessage, Requests};
 use super::pace::Pace;
-use super::shared::{ConnectionShared, ServerShared, roots_changed};
+use super::shared::{ConnectionShared, ServerShared};
 use super::sync_limiter::SyncPermit;
 use super::{debug_types, node};
 use strait_base::bounded::bounded;
 use strait_base::codes;
 use strait_base::hash::SecretHasher;
 use strait_base::lock::lock;
-use strait_base::task::until;
+use strait_base::wake::WakeHandle;
 use strait_envoy::{Cache, ProxyConfig, RetainedRoutes};
 use strait_http2::Rope;
-use strait_identity::{Caller, ServerIdentity, SpiffeId};
+use strait_identity::{Caller, SpiffeId};
 use strait_mesh::push::PushContext;
 use strait_mesh::push::scope::ProxyLocation;
 use strait_mesh::push::subscription_index::Subscription;
@@ -57,9 +58,7 @@ use strait_xds::names::OutboundName;
 use strait_xds::request::AdsRequest;
 use strait_xds::resource::{ResourceSource, ResourceType};
 use strait_xds::secrets::SECRET;
-use strait_xds::session::{
-    Handled, ProtocolForm, RESPONSE_BYTES, Response, Session, SubscriptionDelta, Violation,
-};
+use strait_xds::session::{Handled, ProtocolForm, RESPONSE_BYTES, Response, Session, Violation};
 use strait_xds::unknown_types::SideResponse;
 
 /// The time limit for the first request after the stream was opened.
@@ -97,6 +96,7 @@ pub(super) struct Stream {
     caller: Caller,
     /// The time at which the stream ends: at or shortly before the token's expiry.
     ends_at: Option<Instant>,
+    form: ProtocolForm,
     /// The session. Only this stream changes it; the admin API reads it.
     session: Arc<Mutex<Session>>,
     /// The proxy, once its first request has been admitted.
@@ -107,6 +107,8 @@ pub(super) struct Stream {
     sending: Option<(Duration, usize)>,
     /// Whether the due names were checked and nothing can be sent before the next event.
     idle: bool,
+    /// The time at which a response no longer waits for the client's answer, while `idle`.
+    waits_until: Option<Instant>,
     /// Whether a large amount was due at the last check.
     much_due: bool,
     /// The time of the first unsent change, and the version that was served then.
@@ -114,8 +116,7 @@ pub(super) struct Stream {
     budget: RequestBudget,
     /// The receipts of taken changes that the client has not answered yet.
     receipts: Vec<Receipt>,
-    /// The trust roots, if the proxy's agent has requested them.
-    roots: Option<watch::Receiver<Arc<ServerIdentity>>>,
+    wakeups: Wakeups,
     /// The subscribed secrets that the stream follows.
     secrets: FollowedSecrets,
     /// Responses to debug requests (istioctl), and their number so far.
@@ -129,6 +130,8 @@ struct AdmittedStream {
     proxy: Arc<Proxy>,
     entry: ConnectionEntry,
     subscription: Subscription,
+    /// Wakes the stream when its subscription has changes.
+    wake: WakeHandle,
     /// The wildcard types that the stream is registered for.
     lists: Wildcards,
     /// Whether the proxy's cluster existed at some time during this stream.
@@ -163,67 +166,6 @@ impl AdmittedStream {
         self.subscription.stand(stand, self.proxy_config(context, cache).view_class(), labels);
     }
 
-    /// Charges the identity for the changes of the stream's subscriptions.
-    fn charge(
-        &mut self,
-        context: Option<&PushContext>,
-        subscription_delta: &SubscriptionDelta,
-    ) -> Result<(), Refused> {
-        let mut charge = self.account.charge();
-        let SubscriptionDelta { assignments, routes, others_dropped, others_new } =
-            subscription_delta;
-        let of = |kind, names: &[Arc<str>]| {
-            let names = names.iter().map(|name| (kind, Arc::clone(name)));
-            names.collect::<Vec<_>>()
-        };
-        let both = |assignments: &[Arc<str>], routes: &[Arc<str>]| {
-            [of(ResourceType::Endpoint, assignments), of(ResourceType::Route, routes)].concat()
-        };
-        for one in both(&assignments.dropped, &routes.dropped).iter().chain(others_dropped) {
-            if self.made_up.remove(one) {
-                charge.made_up = charge.made_up.saturating_sub(1);
-                charge.made_up_text = charge.made_up_text.saturating_sub(one.1.len() as u64);
-            } else {
-                charge.names = charge.names.saturating_sub(1);
-            }
-        }
-        for one in both(&assignments.new, &routes.new).into_iter().chain(others_new.clone()) {
-            // While the mesh is unknown, every name counts as that of a service.
-            if context.is_none_or(|context| is_of_service(context, one.0, &one.1)) {
-                charge.names += 1;
-            } else {
-                charge.made_up += 1;
-                charge.made_up_text += one.1.len() as u64;
-                self.made_up.insert(one);
-            }
-        }
-        self.routes.let_go(&routes.dropped);
-        self.account.set(charge)
-    }
-
-    /// Checks whether the identity can be charged for these new names. After subscribing, they
-    /// would already use much more memory.
-    fn bears(
-        &self,
-        context: Option<&PushContext>,
-        kind: Option<ResourceType>,
-        names: &[&str],
-    ) -> Result<(), StreamEnd> {
-        let (Some(context), Some(kind)) = (context, kind) else { return Ok(()) };
-        // A repeated name is subscribed to once.
-        let names: HashSet<&str, SecretHasher> = names.iter().copied().collect();
-        let mut charge = Charge { verified: self.account.charge().verified, ..Charge::default() };
-        for name in names {
-            if is_of_service(context, kind, name) {
-                charge.names += 1;
-            } else {
-                charge.made_up += 1;
-                charge.made_up_text += name.len() as u64;
-            }
-        }
-        self.account.bears(charge).map_err(|why| uncharged(&why))
-    }
-
     /// Returns whether everything that was known of the proxy's cluster has been withdrawn. In this
     /// case, the proxy keeps its configuration, as it would if it reconnected and was refused.
     /// Otherwise its workload would lose its own listeners because a Secret was removed elsewhere.
@@ -253,17 +195,19 @@ impl Stream {
             line,
             caller,
             ends_at: left.map(|left| now + left),
+            form,
             session: Arc::new(Mutex::new(Session::new(form))),
             admitted: None,
             opened: now,
             pace: Pace::new(now),
             sending: None,
             idle: false,
+            waits_until: None,
             much_due: false,
             pending_since: None,
             budget: RequestBudget::full(now),
             receipts: Vec::new(),
-            roots: None,
+            wakeups: Wakeups::default(),
             secrets: FollowedSecrets::default(),
             debug: VecDeque::new(),
             debug_answers: 0,
@@ -281,57 +225,91 @@ impl Stream {
         self.reason = reason;
     }
 
-    /// Handles requests and changes until there may be something to send.
-    pub(super) async fn until_due(&mut self, requests: &mut Requests) -> Result<(), StreamEnd> {
+    /// Handles requests and events until there may be something to send. The sources of events stay
+    /// registered, so a poll handles only the reasons for which the stream was woken.
+    pub(super) fn poll_due(
+        &mut self,
+        requests: &mut Requests,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), StreamEnd>> {
         loop {
             // All received requests are handled before anything is sent: a client may request
             // assignments right after its answer.
-            while let Some(request) = requests.message().now_or_never() {
+            while let Poll::Ready(request) = requests.poll_message(context) {
                 self.take_next(request)?;
             }
             if !self.debug.is_empty() {
-                return Ok(());
+                return Poll::Ready(Ok(()));
             }
             if !self.idle && self.admitted.is_some() && lock(&self.session).is_due() {
-                return Ok(());
+                return Poll::Ready(Ok(()));
             }
-            let first_request_limit = self.opened + FIRST_REQUEST_LIMIT;
-            let send_timeout = self.send_timeout();
-            tokio::select! {
-                biased;
-                ending = self.line.ended() => {
-                    return Err(StreamEnd::by(ending.reason(), Status::unavailable(ending.text())));
-                }
-                () = until(self.ends_at) => {
-                    let code = &codes::TOKEN_ENDS;
-                    let text = format!("{code}: {}; reconnect", code.title);
-                    return Err(StreamEnd::by("token ends", Status::unavailable(text)));
-                }
-                () = shed(self.admitted.as_ref()) => {
-                    return Err(memory_short("come again"));
-                }
-                request = requests.message() => self.take_next(request)?,
-                () = changed(self.admitted.as_ref(), self.pace) => self.take_changes()?,
-                () = roots_changed(self.roots.as_mut()) => self.take_roots(),
-                (name, now) = self.secrets.changed() => self.take_secret(&name, &now),
-                () = tokio::time::sleep(send_timeout.unwrap_or_default()), if send_timeout.is_some() => {
-                    self.idle = false;
-                }
-                () = tokio::time::sleep_until(first_request_limit), if self.admitted.is_none() => {
-                    if self.debug_answers > 0 {
-                        // The client sends only debug requests, which have been answered.
-                        return Err(StreamEnd { reason: "debug", status: None });
-                    }
-                    let text = "no request within 10 s of opening the stream";
-                    return Err(StreamEnd::by("silent", Status::deadline_exceeded(text)));
-                }
+            if !self.take_event(context)? {
+                return Poll::Pending;
             }
         }
     }
 
-    /// Returns how long a response may still wait for the client's answer if none is due.
-    fn send_timeout(&self) -> Option<Duration> {
-        if self.idle { lock(&self.session).send_timeout(SystemTime::now()) } else { None }
+    /// Handles the next event for which the stream was woken. Returns whether there was one.
+    fn take_event(&mut self, context: &Context<'_>) -> Result<bool, StreamEnd> {
+        self.wakeups.take(context);
+        if let Some(ending) = self.line.ending() {
+            return Err(StreamEnd::by(ending.reason(), Status::unavailable(ending.text())));
+        }
+        if self.wakeups.has(TIME) && self.ends_at.is_some_and(|end| end <= Instant::now()) {
+            let code = &codes::TOKEN_ENDS;
+            let text = format!("{code}: {}; reconnect", code.title);
+            return Err(StreamEnd::by("token ends", Status::unavailable(text)));
+        }
+        if self.wakeups.has(EVENTS) && self.wakeups.is_shed() {
+            return Err(memory_short("come again"));
+        }
+        if self.wakeups.has(CHANGES) && self.pace.wait(Instant::now()).is_zero() {
+            self.wakeups.handled(CHANGES);
+            if self.admitted.as_ref().is_some_and(|one| one.subscription.has_changes()) {
+                self.take_changes()?;
+                return Ok(true);
+            }
+        }
+        if self.wakeups.has(EVENTS) {
+            if self.take_roots() || self.take_secret() {
+                return Ok(true);
+            }
+            self.wakeups.handled(EVENTS);
+        }
+        if self.wakeups.has(TIME) {
+            self.wakeups.handled(TIME);
+            if self.waits_until.take_if(|until| *until <= Instant::now()).is_some() {
+                self.idle = false;
+                return Ok(true);
+            }
+            if self.admitted.is_none() {
+                self.is_late()?;
+            }
+        }
+        self.wakeups.wake_at(self.next_deadline());
+        // The deadline may have passed in the meantime.
+        Ok(self.wakeups.has(TIME))
+    }
+
+    /// Returns the next time at which the stream has to be woken.
+    fn next_deadline(&self) -> Option<Instant> {
+        let pause = self.wakeups.has(CHANGES).then(|| self.pace.next());
+        let first = self.admitted.is_none().then(|| self.opened + FIRST_REQUEST_LIMIT);
+        [self.ends_at, self.waits_until, pause, first].into_iter().flatten().min()
+    }
+
+    /// Ends a stream whose first request is late.
+    fn is_late(&self) -> Result<(), StreamEnd> {
+        if Instant::now() < self.opened + FIRST_REQUEST_LIMIT {
+            return Ok(());
+        }
+        if self.debug_answers > 0 {
+            // The client sends only debug requests, which have been answered.
+            return Err(StreamEnd { reason: "debug", status: None });
+        }
+        let text = "no request within 10 s of opening the stream";
+        Err(StreamEnd::by("silent", Status::deadline_exceeded(text)))
     }
 
     /// Waits for a permit if a large amount is due.
@@ -367,6 +345,9 @@ impl Stream {
             aside.encode_message(&mut rope);
         }
         self.idle = rope.is_empty();
+        let left =
+            if self.idle { lock(&self.session).send_timeout(SystemTime::now()) } else { None };
+        self.waits_until = left.map(|left| begun + left);
         self.note_sent(begun.into_std());
         if let Some((since, version)) = self.pending_since.take()
             && !self.idle
@@ -426,7 +407,7 @@ impl Stream {
     fn take(&mut self, bytes: &[u8]) -> Result<(), StreamEnd> {
         self.idle = false;
         self.shared.stats.requests.fetch_add(1, Ordering::Relaxed);
-        let form = lock(&self.session).form();
+        let form = self.form;
         let request = AdsRequest::read(form, bytes).map_err(|error| {
             let text = format!("STR0502: not a request: {error}");
             StreamEnd::by("violation", Status::invalid_argument(text))
@@ -449,6 +430,7 @@ impl Stream {
             if admitted.proxy.virtual_hosts == VirtualHostDelivery::OneByOne {
                 lock(&self.session).serve_virtual_hosts();
             }
+            self.wakeups.follow_shedding(admitted.account.ended());
             self.admitted = Some(admitted);
         }
         let nonce = u64::from_str_radix(request.nonce, 16).ok();
@@ -470,31 +452,26 @@ impl Stream {
         });
         let source =
             proxy_config.as_mut().map(|proxy_config| proxy_config as &mut dyn ResourceSource);
-        let handled = lock(&self.session)
-            .on_request(request, source, SystemTime::now())
-            .map_err(|violation| violation_status(&violation))?;
+        let (handled, subscription_delta, lists, waits_for_roots) = {
+            let mut session = lock(&self.session);
+            let handled = session
+                .on_request(request, source, SystemTime::now())
+                .map_err(|violation| violation_status(&violation))?;
+            (handled, session.subscription_delta(), session.lists(), session.waits_for_roots())
+        };
         if handled == Handled::Request && !self.budget.take(Instant::now()) {
             let text = "STR0503: more than 50 unsolicited requests per second";
             return Err(StreamEnd::by("requests", Status::resource_exhausted(text)));
         }
-        self.find_roots();
+        if waits_for_roots {
+            self.find_roots();
+        }
         let Some(admitted) = &mut self.admitted else { return Ok(()) };
         // Done before the response is built, so that later changes mark this stream. A rejection
-        // may contain names as well.
-        let (subscription_delta, lists) = {
-            let mut session = lock(&self.session);
-            (session.subscription_delta(), session.lists())
-        };
-        let context_now = context_of(&self.shared, admitted.side.as_ref());
-        let charged = admitted.charge(context_now.as_deref(), &subscription_delta);
-        charged.map_err(|why| uncharged(&why))?;
-        let SubscriptionDelta { assignments, routes, .. } = subscription_delta;
-        admitted.subscription.forget(&assignments.dropped);
-        let hostname = |name: &str| OutboundName::parse(name).map(|name| name.hostname);
-        admitted.subscription.watch(&assignments.new, hostname);
-        admitted.subscription.watch_routes(&routes.new, &routes.dropped);
-        if std::mem::replace(&mut admitted.lists, lists) != lists {
-            admitted.subscription.watch_lists(lists);
+        // may contain names as well. Most requests are answers that change nothing.
+        if !subscription_delta.is_empty() || admitted.lists != lists {
+            let context = context_of(&self.shared, admitted.side.as_ref());
+            admitted.resubscribe(context.as_deref(), &subscription_delta, lists)?;
         }
         // Changes since the list was compared have not marked this stream.
         let is_old = |then: Arc<PushContext>| {
@@ -517,27 +494,27 @@ impl Stream {
         Ok(())
     }
 
-    /// Passes the trust roots to the session if the agent has just requested them.
+    /// Passes the trust roots, which the agent has just requested, to the session.
     fn find_roots(&mut self) {
-        let mut session = lock(&self.session);
-        if session.waits_for_roots() {
-            let mut identity = self.shared.identity.clone();
-            let now = Arc::clone(&identity.borrow_and_update());
-            if let Some(bundle) = now.root_bundle() {
-                session.offer_roots(bundle, now.has_news_for(self.line.peer.as_deref()));
-                self.roots = Some(identity);
-            }
+        let mut identity = self.shared.identity.clone();
+        let now = Arc::clone(&identity.borrow_and_update());
+        if let Some(bundle) = now.root_bundle() {
+            let news = now.has_news_for(self.line.peer.as_deref());
+            lock(&self.session).offer_roots(bundle, news);
+            self.wakeups.follow_roots(identity);
         }
     }
 
-    /// Passes the changed trust roots to the session.
-    fn take_roots(&mut self) {
-        let Some(identity) = &mut self.roots else { return };
+    /// Passes changed trust roots to the session. Returns whether they have changed.
+    fn take_roots(&mut self) -> bool {
+        let Some(mut identity) = self.wakeups.changed_roots() else { return false };
         let now = Arc::clone(&identity.borrow_and_update());
+        self.wakeups.follow_roots(identity);
         if let Some(bundle) = now.root_bundle() {
             self.idle = false;
             lock(&self.session).offer_roots(bundle, true);
         }
+        true
     }
 
     fn let_in(&self, node: &Node) -> Result<AdmittedStream, StreamEnd> {
@@ -562,7 +539,7 @@ impl Stream {
             };
             StreamEnd::by("refused", status)
         })?;
-        let is_delta = lock(&self.session).form() == ProtocolForm::Delta;
+        let is_delta = self.form == ProtocolForm::Delta;
         proxy.virtual_hosts = proxy.virtual_hosts.on_stream(is_delta);
         if let VirtualHostDelivery::Refused(reason) = proxy.virtual_hosts {
             warn!(code = %codes::VIRTUAL_HOSTS, proxy = %proxy.id, "virtual hosts are sent in their routes: {reason}");
@@ -571,7 +548,8 @@ impl Stream {
         proxy.cluster = admission::canonical(&current, proxy.cluster);
         let key = (proxy.cluster.clone(), proxy.workload.clone());
         // Subscribed before the context is read, so that no change is missed.
-        let subscription = self.shared.interest.subscribe(Some(key));
+        let wake = self.wakeups.changes();
+        let subscription = self.shared.interest.subscribe_waking(Some(key), wake.clone());
         let context = self.context()?;
         let fits = match self.caller.token() {
             Some(token) => admission::fits_token(&proxy, token),
@@ -606,6 +584,7 @@ impl Stream {
             proxy,
             entry,
             subscription,
+            wake,
             lists: Wildcards::default(),
             cluster_seen: false,
             account,
@@ -628,9 +607,8 @@ impl Stream {
         let surplus = self.receipts.len().saturating_sub(RECEIPTS_MAX);
         self.receipts.drain(..surplus);
         let dirty = admitted.subscription.take();
-        if dirty.everything {
-            admitted.change_sides(&self.shared, &lock(&self.session));
-        }
+        let has_moved =
+            dirty.everything && admitted.change_sides(&self.shared, &lock(&self.session));
         // Read after the changes, so that it is at least the version that marked this stream.
         let context = context_of(&self.shared, admitted.side.as_ref()).ok_or_else(not_ready)?;
         if dirty.everything {
@@ -654,7 +632,12 @@ impl Stream {
         }
         let mut session = lock(&self.session);
         session.on_change(&dirty);
-        self.admitted.iter().for_each(AdmittedStream::shows_backlog);
+        if let Some(admitted) = &self.admitted {
+            admitted.subscription.confirm_delivery();
+            if has_moved {
+                admitted.shows_backlog();
+            }
+        }
         if session.is_due() {
             let since = dirty.since.map(|since| (since, context.version));
             self.pending_since = self.pending_since.or(since);
@@ -738,30 +721,8 @@ fn over_budget(over: &OverBudget) -> StreamEnd {
     StreamEnd::by("budget", Status::resource_exhausted(format!("{code}: {over}. {}", code.next)))
 }
 
-/// Waits until the stream must end because of memory pressure.
-async fn shed(admitted: Option<&AdmittedStream>) {
-    match admitted {
-        Some(admitted) => admitted.account.ended().await,
-        None => pending().await,
-    }
-}
-
 fn violation_status(violation: &Violation) -> StreamEnd {
     StreamEnd::by("violation", Status::invalid_argument(violation.to_string()))
-}
-
-/// Waits until there are changes and the pause of the stream is over.
-async fn changed(admitted: Option<&AdmittedStream>, pace: Pace) {
-    match admitted {
-        Some(admitted) => {
-            admitted.subscription.changed().await;
-            let wait = pace.wait(Instant::now());
-            if !wait.is_zero() {
-                tokio::time::sleep(wait).await;
-            }
-        }
-        None => pending().await,
-    }
 }
 
 #[cfg(test)]

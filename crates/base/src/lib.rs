@@ -16,6 +16,7 @@ pub mod hex;
 pub mod lock;
 pub mod signal;
 pub mod task;
+pub mod wake;
 pub mod watchdog;
 
 pub mod address;

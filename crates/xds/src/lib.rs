@@ -26,6 +26,7 @@ pub mod session;
 mod sotw;
 mod subscription;
 pub mod unknown_types;
+mod watches;
 
 pub mod body;
 pub mod list;

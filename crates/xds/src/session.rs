@@ -26,6 +26,7 @@ use super::secrets::{SECRET, SecretReport, SecretWatches};
 use super::served_hosts::ServedHosts;
 use super::subscription::{Batch, GoneAction, TypeSubscription};
 use super::unknown_types::{HEALTH_REPORT, PROXY_CONFIG, SideResponse, UnknownTypes};
+use super::watches::Watches;
 use strait_model::RootBundle;
 use strait_model::credential::CredentialState;
 use strait_model::dirty::{Dirty, Wildcards};
@@ -66,6 +67,16 @@ pub struct Rewatch {
 }
 
 impl SubscriptionDelta {
+    /// Returns whether no subscription changed.
+    pub fn is_empty(&self) -> bool {
+        let Self { assignments, routes, others_dropped, others_new } = self;
+        let is_empty = |one: &Rewatch| one.dropped.is_empty() && one.new.is_empty();
+        is_empty(assignments)
+            && is_empty(routes)
+            && others_dropped.is_empty()
+            && others_new.is_empty()
+    }
+
     fn of(&mut self, kind: ResourceType) -> Option<&mut Rewatch> {
         match kind {
             ResourceType::Endpoint => Some(&mut self.assignments),
@@ -110,8 +121,7 @@ pub struct Session {
     form: ProtocolForm,
     complete_answers: bool,
     node: Option<String>,
-    /// Boxed, because a node of a map has room for eleven values, and there are at most four.
-    watches: BTreeMap<ResourceType, Box<TypeSubscription>>,
+    watches: Watches,
     unknown_types: UnknownTypes,
     agent_roots: AgentRoots,
     /// Boxed, because only gateways have secrets.
@@ -135,7 +145,7 @@ impl Session {
             form,
             complete_answers: false,
             node: None,
-            watches: BTreeMap::new(),
+            watches: Watches::default(),
             unknown_types: UnknownTypes::default(),
             agent_roots: AgentRoots::default(),
             secrets: None,
@@ -189,23 +199,23 @@ impl Session {
 
     /// Records changes of the mesh.
     pub fn on_change(&mut self, dirty: &Dirty) {
-        for (kind, watch) in &mut self.watches {
+        for (kind, watch) in self.watches.iter_mut() {
             let in_list = kind.wildcard().is_some_and(|one| dirty.lists.contains(one));
             if dirty.everything || in_list {
                 watch.mark_all();
             }
         }
         for kind in [ResourceType::Route, ResourceType::VirtualHost] {
-            if let Some(routes) = self.watches.get_mut(&kind) {
+            if let Some(routes) = self.watches.get_mut(kind) {
                 dirty.routes.iter().for_each(|name| routes.mark_watched(name));
             }
         }
-        if let Some(endpoints) = self.watches.get_mut(&ResourceType::Endpoint) {
+        if let Some(endpoints) = self.watches.get_mut(ResourceType::Endpoint) {
             dirty.endpoints.iter().for_each(|name| endpoints.mark_watched(name));
         }
         // Whether a proxyless client uses mTLS for a service depends on the endpoints.
         if self.complete_answers
-            && let Some(clusters) = self.watches.get_mut(&ResourceType::Cluster)
+            && let Some(clusters) = self.watches.get_mut(ResourceType::Cluster)
         {
             dirty.endpoints.iter().for_each(|name| clusters.mark_watched(name));
         }
@@ -213,12 +223,12 @@ impl Session {
 
     /// Returns the wildcard types that the client subscribes to, with or without names.
     pub fn lists(&self) -> Wildcards {
-        self.watches.keys().filter_map(|kind| kind.wildcard()).collect()
+        self.watches.iter().filter_map(|(kind, _)| kind.wildcard()).collect()
     }
 
     /// Returns whether there may be a response to send.
     pub fn is_due(&self) -> bool {
-        self.watches.values().any(|watch| watch.is_due())
+        self.watches.values().any(TypeSubscription::is_due)
             || self.unknown_types.is_due()
             || self.agent_roots.is_due()
             || self.secrets.as_ref().is_some_and(|secrets| secrets.is_due())
@@ -283,7 +293,7 @@ impl Session {
     /// Returns whether so much may be due that changes for other streams would wait for it, usually
     /// because of a first sync.
     pub fn is_much_due(&self) -> bool {
-        self.watches.values().any(|watch| watch.is_much())
+        self.watches.values().any(TypeSubscription::is_much)
     }
 
     /// Returns the next response, of at most about `limit_bytes` bytes. A SotW response of a
@@ -360,7 +370,7 @@ impl Session {
         limit_bytes: usize,
         now: SystemTime,
     ) -> Option<Response> {
-        self.watches.get_mut(&ResourceType::Endpoint)?.pass_over(|name| !is_known(name));
+        self.watches.get_mut(ResourceType::Endpoint)?.pass_over(|name| !is_known(name));
         self.response_of(ResourceType::Endpoint, GoneAction::Goes, source, limit_bytes, now)
     }
 
@@ -387,7 +397,7 @@ impl Session {
             return self.hosts_response(source, now);
         }
         let whole = self.answers_whole(kind);
-        let watch = self.watches.get_mut(&kind)?;
+        let watch = self.watches.get_mut(kind)?;
         let batch = watch.take(source, if whole { usize::MAX } else { limit_bytes }, gone)?;
         let whole = whole.then(|| watch.held_resources());
         let (pieces, resources) =
@@ -423,12 +433,12 @@ impl Session {
 
     /// The names of the subscribed endpoint assignments, sorted.
     pub fn assignments(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.watches.get(&ResourceType::Endpoint).into_iter().flat_map(|watch| watch.names())
+        self.watches.get(ResourceType::Endpoint).into_iter().flat_map(|watch| watch.names())
     }
 
     /// The names of the subscribed route configurations, sorted.
     pub fn routes(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.watches.get(&ResourceType::Route).into_iter().flat_map(|watch| watch.names())
+        self.watches.get(ResourceType::Route).into_iter().flat_map(|watch| watch.names())
     }
 
     /// Returns the number of the last response, or 0 before the first.
@@ -438,13 +448,13 @@ impl Session {
 
     /// Returns the last versions that were sent and acknowledged, by type.
     pub fn progress(&self) -> BTreeMap<ResourceType, Progress> {
-        self.watches.iter().map(|(kind, watch)| (*kind, watch.progress().clone())).collect()
+        self.watches.iter().map(|(kind, watch)| (kind, watch.progress().clone())).collect()
     }
 
     /// Returns whether the client has accepted all resources of a type and no response is due.
     /// Returns `None` if the client did not request the type.
     pub fn has_followed(&self, kind: ResourceType) -> Option<bool> {
-        let watch = self.watches.get(&kind)?;
+        let watch = self.watches.get(kind)?;
         let Progress { sent, acked, nack, .. } = watch.progress();
         Some(!watch.is_due() && sent.is_some() && sent == acked && nack.is_none())
     }
@@ -452,7 +462,7 @@ impl Session {
     /// Returns the worst state among all types.
     pub fn standing(&self) -> ProxyStanding {
         let of = |watch: &TypeSubscription| ProxyStanding::of(watch.progress());
-        self.watches.values().map(|watch| of(watch)).max().unwrap_or_default()
+        self.watches.values().map(of).max().unwrap_or_default()
     }
 
     /// Returns the resources that the client holds, by type and name. A route whose hosts are sent
@@ -461,7 +471,7 @@ impl Session {
         let of = |watch: &TypeSubscription| {
             watch.held().map(|(name, held)| (Arc::clone(name), held)).collect()
         };
-        let held = self.watches.iter().map(|(kind, watch)| (*kind, of(watch)));
+        let held = self.watches.iter().map(|(kind, watch)| (kind, of(watch)));
         let mut held: BTreeMap<_, BTreeMap<_, _>> = held.collect();
         if let Some(whole) = held.remove(&ResourceType::VirtualHost) {
             held.entry(ResourceType::Route).or_default().extend(whole);
@@ -480,8 +490,8 @@ impl Session {
             names: watch.names().cloned().collect(),
             held: watch.held().map(|(name, held)| (Arc::clone(name), held)).collect(),
         };
-        let watches = self.watches.iter().filter(|(kind, _)| **kind != ResourceType::VirtualHost);
-        Some(SentState { types: watches.map(|(kind, watch)| (*kind, of(watch))).collect() })
+        let watches = self.watches.iter().filter(|(kind, _)| *kind != ResourceType::VirtualHost);
+        Some(SentState { types: watches.map(|(kind, watch)| (kind, of(watch))).collect() })
     }
 
     /// Checks the node and the type of a request. Returns `None` for an unserved type.
@@ -512,12 +522,8 @@ impl Session {
 
     /// Returns the subscription of a type, and whether this request is the first for the type.
     pub(super) fn watch(&mut self, kind: ResourceType) -> (&mut TypeSubscription, bool) {
-        let mut first = false;
-        let watch = self.watches.entry(kind).or_insert_with(|| {
-            first = true;
-            Box::new(TypeSubscription::new(kind))
-        });
-        (watch, first)
+        let first = self.watches.get(kind).is_none();
+        (self.watches.entry(kind), first)
     }
 
     /// Subscribes to names of a type, which are sorted. A name for which `listed` is true is sent
@@ -538,7 +544,7 @@ impl Session {
         let listed = |name: &str| listed(name) && !clusters_before.contains(name);
         if kind == ResourceType::Endpoint
             && self.complete_answers
-            && let Some(clusters) = self.watches.get_mut(&ResourceType::Cluster)
+            && let Some(clusters) = self.watches.get_mut(ResourceType::Cluster)
         {
             // The clusters have not been marked for changes of these endpoints so far.
             names.iter().for_each(|name| clusters.mark_watched(name));
@@ -591,7 +597,7 @@ impl Session {
 
     /// See [`joined`].
     pub(super) fn joined(&self, name: &str, version: Version) -> Version {
-        let clusters = self.watches.get(&ResourceType::Cluster);
+        let clusters = self.watches.get(ResourceType::Cluster);
         joined(version, clusters.and_then(|clusters| clusters.held_version(name)))
     }
 
@@ -602,9 +608,9 @@ impl Session {
     /// Defers the assignments of upstream clusters that the source no longer has, because listeners
     /// and routes may still refer to the clusters.
     fn postpone_assignments(&mut self) {
-        let Some(clusters) = self.watches.get(&ResourceType::Cluster) else { return };
+        let Some(clusters) = self.watches.get(ResourceType::Cluster) else { return };
         let going: Vec<_> = clusters.going().cloned().collect();
-        if let Some(endpoints) = self.watches.get_mut(&ResourceType::Endpoint) {
+        if let Some(endpoints) = self.watches.get_mut(ResourceType::Endpoint) {
             endpoints.postpone(&going);
         }
     }
@@ -612,10 +618,9 @@ impl Session {
     /// See [`Order::additions_wait`].
     fn additions_wait(&mut self, now: SystemTime) -> bool {
         let due = LEADING.iter().any(|kind| self.is_due_of(*kind));
-        let awaits = |kind, nonce| {
-            self.watches.get(&kind).is_some_and(|watch| watch.awaits_answer_to(nonce))
-        };
-        let endpoints = self.watches.get(&ResourceType::Endpoint);
+        let awaits =
+            |kind, nonce| self.watches.get(kind).is_some_and(|watch| watch.awaits_answer_to(nonce));
+        let endpoints = self.watches.get(ResourceType::Endpoint);
         self.unassigned.retain(|name| endpoints.is_some_and(|endpoints| !endpoints.is_named(name)));
         let unassigned = !self.unassigned.is_empty();
         self.order.additions_wait(due, (self.last_nonce, unassigned), awaits, now)
@@ -624,7 +629,7 @@ impl Session {
     /// See [`Order::removals_wait`].
     fn removals_wait(&mut self, now: SystemTime) -> bool {
         let due = self.is_due_of(ResourceType::Cluster);
-        let followed = LEADING.iter().filter_map(|kind| self.watches.get(kind)).all(|watch| {
+        let followed = LEADING.iter().filter_map(|kind| self.watches.get(*kind)).all(|watch| {
             !watch.awaits_answer_to(self.last_nonce) && watch.progress().nack.is_none()
         });
         self.order.removals_wait(due, followed, now)
@@ -633,13 +638,13 @@ impl Session {
     /// See [`Order::last_assignments_wait`].
     fn last_assignments_wait(&mut self, now: SystemTime) -> bool {
         let due = self.is_due_of(ResourceType::Endpoint);
-        let clusters = self.watches.get(&ResourceType::Cluster);
+        let clusters = self.watches.get(ResourceType::Cluster);
         let answered = clusters.is_none_or(|watch| !watch.awaits_answer_to(self.last_nonce));
         self.order.last_assignments_wait(due, answered, now)
     }
 
     fn is_due_of(&self, kind: ResourceType) -> bool {
-        self.watches.get(&kind).is_some_and(|watch| watch.is_due())
+        self.watches.get(kind).is_some_and(|watch| watch.is_due())
     }
 
     /// Records the upstream clusters in a response whose assignments the client does not subscribe
@@ -647,7 +652,7 @@ impl Session {
     fn note_unassigned(&mut self, clusters: &Batch, source: &dyn ResourceSource) {
         clusters.removed.iter().for_each(|name| _ = self.unassigned.remove(name));
         // A client without any assignment may never subscribe to one.
-        let Some(endpoints) = self.watches.get(&ResourceType::Endpoint) else { return };
+        let Some(endpoints) = self.watches.get(ResourceType::Endpoint) else { return };
         let is_missing =
             |one: &&Arc<Resource>| !endpoints.is_named(&one.name) && source.is_assigned(one);
         let missing = clusters.changed.iter().filter(is_missing);
@@ -659,7 +664,7 @@ impl Session {
     /// Envoy warms a new or changed cluster until its assignment arrives, and does not always
     /// request the assignment again: in Delta, it sends no request at all.
     fn follow_with_assignments(&mut self, clusters: &Batch) {
-        match self.watches.get_mut(&ResourceType::Endpoint) {
+        match self.watches.get_mut(ResourceType::Endpoint) {
             Some(endpoints) => {
                 clusters.pieces.iter().for_each(|piece| endpoints.require_sorted(piece.names()));
                 endpoints.require(clusters.changed.iter().map(|cluster| &cluster.name));

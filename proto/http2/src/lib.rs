@@ -91,6 +91,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Http2Connection<S> {
         self.shared.clone()
     }
 
+    /// Returns whether the connection is closing and no call is left.
+    pub fn is_over(&self) -> bool {
+        self.shared.protocol().is_over()
+    }
+
     /// Receives from the peer. Stays pending while too much output is waiting.
     pub fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ConnectionEnd>> {
         if self.shared.protocol().is_full() {
@@ -168,11 +173,6 @@ impl ConnectionHandle {
     /// Returns whether the peer has sent the preface and its settings.
     pub fn has_begun(&self) -> bool {
         self.protocol().has_begun()
-    }
-
-    /// Returns whether the connection is closing and no call is left.
-    pub fn is_over(&self) -> bool {
-        self.protocol().is_over()
     }
 
     /// Extends the window of the connection to its full size. Does nothing if it was already extended.

@@ -8,8 +8,8 @@ use bytes::Bytes;
 
 /// Shorter parts are copied, because a reference would cost as much, in bytes.
 const SHARED_MIN: usize = 512;
-/// The initial capacity for owned bytes: the headers and trailers of a typical response.
-const TEXT_BYTES: usize = 512;
+/// The initial capacity for owned bytes: a typical response whose body is just too short to be shared.
+const TEXT_BYTES: usize = 2 * SHARED_MIN;
 /// The number of consumed bytes at which the remaining owned bytes are moved to the front.
 const TAKEN_MAX: usize = 16 << 10;
 

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
 use futures::future::{AbortHandle, Abortable, Aborted, BoxFuture};
 use futures::stream::FuturesUnordered;
@@ -59,18 +60,20 @@ impl FollowedSecrets {
         self.changes.push(Abortable::new(change.boxed(), registration));
     }
 
-    /// Waits until a credential changes. Returns its name and its new state. Cancellation-safe: if
-    /// the future is dropped, no change is lost.
-    pub(super) async fn changed(&mut self) -> (Arc<str>, CredentialState) {
+    /// Returns the name and the new state of a credential that has changed.
+    pub(super) fn poll_changed(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<(Arc<str>, CredentialState)> {
         loop {
-            match self.changes.next().await {
+            match ready!(self.changes.poll_next_unpin(context)) {
                 Some(Ok((name, mut state))) => {
                     let now = state.borrow_and_update().clone();
                     self.follow(Arc::clone(&name), state);
-                    return (name, now);
+                    return Poll::Ready((name, now));
                 }
                 Some(Err(Aborted)) => {}
-                None => std::future::pending().await,
+                None => return Poll::Pending,
             }
         }
     }

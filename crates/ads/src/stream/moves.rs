@@ -31,17 +31,16 @@ impl AdmittedStream {
         }
     }
 
-    /// Publishes the changes that the stream has not handled yet for its current configuration.
-    /// Changes that it has taken are in the session.
+    /// Publishes the changes that the stream has not handled yet for its current configuration. Call
+    /// it when the subscription is new and the changes that were taken before are in the session.
     pub(super) fn shows_backlog(&self) {
-        self.subscription.confirm_delivery();
         self.entry.is_served(self.subscription.backlog());
     }
 
     /// Subscribes to the session's names and lists at another configuration.
     fn subscribe_to(&self, interest: &Arc<SubscriptionIndex>, session: &Session) -> Subscription {
         let workload = (self.proxy.cluster.clone(), self.proxy.workload.clone());
-        let mut subscription = interest.subscribe(Some(workload));
+        let mut subscription = interest.subscribe_waking(Some(workload), self.wake.clone());
         let names =
             |all: &mut dyn Iterator<Item = &Arc<str>>| -> Vec<Arc<str>> { all.cloned().collect() };
         subscription.watch_lists(self.lists);

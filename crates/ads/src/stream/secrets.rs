@@ -3,11 +3,13 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use tokio::time::Instant;
 use tonic::Status;
 use tracing::warn;
 
+use super::wakeups::EVENTS;
 use super::{Stream, StreamEnd, violation_status};
 use strait_base::codes;
 use strait_base::lock::lock;
@@ -89,11 +91,16 @@ impl Stream {
         }
         drop(session);
         self.idle = false;
+        self.wakeups.add(EVENTS);
     }
 
-    /// Handles the new state of a secret.
-    pub(super) fn take_secret(&mut self, name: &str, now: &CredentialState) {
+    /// Handles the new state of a secret. Returns whether one has changed.
+    pub(super) fn take_secret(&mut self) -> bool {
+        let waker = self.wakeups.events();
+        let changed = self.secrets.poll_changed(&mut Context::from_waker(&waker));
+        let Poll::Ready((name, now)) = changed else { return false };
         self.idle = false;
-        lock(&self.session).offer_secret(name, now);
+        lock(&self.session).offer_secret(&name, &now);
+        true
     }
 }

@@ -1,3 +1,6 @@
+use std::future::{pending, poll_fn};
+use std::task::Waker;
+
 use prost::Message;
 use tokio::sync::watch;
 
@@ -6,6 +9,7 @@ use crate::audit;
 use crate::budgets::{Budgets, Pressure};
 use crate::connections::{Connections, newest_by};
 use crate::server::XdsConfig;
+use crate::shared::Ending;
 use strait_base::task::Supervisor;
 use strait_identity::caller::{CallerAnswer, CallerRegistry};
 use strait_identity::credential::CredentialRegistry;
@@ -317,9 +321,55 @@ async fn under_memory_pressure_only_proxies_that_list_resources_are_admitted() {
     assert!(back.take(&watches(&names, true)).is_ok());
     assert_eq!(connections.budgets().figures().deferred, 1);
 
-    assert!(shed(back.admitted.as_ref()).now_or_never().is_none());
+    let context = Context::from_waker(Waker::noop());
+    assert!(matches!(back.take_event(&context), Ok(false)));
     connections.budgets().end_costliest(1).expect("the only one");
-    assert!(shed(back.admitted.as_ref()).now_or_never().is_some());
+    let ended = code_of(back.take_event(&context).map(drop));
+    assert_eq!(ended, Some((tonic::Code::Unavailable, "STR0515".to_owned())));
+}
+
+#[tokio::test]
+async fn stream_ends_with_the_reason_of_its_deadline() {
+    type Prepare = fn(&mut Stream);
+    let cases: [(Prepare, Option<&str>); 5] = [
+        (|_| {}, None),
+        (|stream| stream.opened -= FIRST_REQUEST_LIMIT, Some("silent")),
+        (
+            |stream| {
+                stream.opened -= FIRST_REQUEST_LIMIT;
+                stream.debug_answers = 1;
+            },
+            Some("debug"),
+        ),
+        (|stream| stream.ends_at = Some(Instant::now()), Some("token ends")),
+        (|stream| stream.line.end(Ending::Drain), Some("drain")),
+    ];
+    for (prepare, reason) in cases {
+        let mut stream = stream(ProtocolForm::Delta);
+        prepare(&mut stream);
+        let ended = stream.take_event(&Context::from_waker(Waker::noop())).err();
+        assert_eq!(ended.map(|ended| ended.reason), reason);
+    }
+}
+
+#[tokio::test]
+async fn change_during_the_pause_of_a_stream_is_taken_after_it() {
+    let mut stream = stream(ProtocolForm::Delta);
+    assert!(stream.take(&watches(&endpoints(&["a.ns"]).1, false)).is_ok());
+    assert_eq!(sent(&mut stream), 1);
+    let (begun, cost) = (Instant::now(), Duration::from_millis(5));
+    stream.pace.sent(begun, cost, 1, 1);
+    let paused_until = stream.pace.next();
+    assert!(paused_until > begun);
+    stream.shared.interest.mark(&Changes::for_endpoints([host("a.ns")]));
+    let taken = poll_fn(|context| match stream.take_event(context) {
+        Ok(true) => Poll::Ready(()),
+        Ok(false) => Poll::Pending,
+        Err(ended) => panic!("it ended: {}", ended.reason),
+    });
+    tokio::time::timeout(Duration::from_secs(30), taken).await.expect("the timer wakes it");
+    assert!(Instant::now() >= paused_until);
+    assert!(lock(&stream.session).is_due());
 }
 
 #[tokio::test]

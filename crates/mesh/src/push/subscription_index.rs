@@ -10,12 +10,8 @@ mod backlog;
 mod movers;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
-use std::task::Poll;
 use std::time::Instant;
-
-use futures::task::AtomicWaker;
 
 pub use self::backlog::StreamBacklog;
 use super::numbers::{Numbered, SortedNumbers, insert, remove};
@@ -24,6 +20,7 @@ use super::view::ViewKey;
 use super::workload_index::StreamsByWorkload;
 use crate::timeline::{Delivery, Receipt};
 use strait_base::lock::lock;
+use strait_base::wake::WakeHandle;
 use strait_model::dirty::{Dirty, Wildcards};
 use strait_model::{ClusterId, Hostname, Labels, Namespace, NetworkId, WorkloadKey};
 use strait_rules::access::ConcernedWorkloads;
@@ -279,11 +276,11 @@ struct WatchedName {
 }
 
 /// The pending changes of a stream.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct PendingChanges {
     dirty: Mutex<Unread>,
     /// Wakes the task that serves the stream.
-    wake: AtomicWaker,
+    wake: WakeHandle,
 }
 
 /// Pending changes, with numbers instead of names; see [`Dirty`].
@@ -322,9 +319,19 @@ pub struct Subscription {
 }
 
 impl SubscriptionIndex {
-    /// Adds a stream. Call this before reading the current context, so that no change is missed.
+    /// Adds a stream that looks for its changes itself. See [`Self::subscribe_waking`].
     pub fn subscribe(self: &Arc<Self>, workload: Option<(ClusterId, WorkloadKey)>) -> Subscription {
-        let pending = Arc::<PendingChanges>::default();
+        self.subscribe_waking(workload, WakeHandle::default())
+    }
+
+    /// Adds a stream, which `wake` wakes when there are changes. Call this before reading the
+    /// current context, so that no change is missed.
+    pub fn subscribe_waking(
+        self: &Arc<Self>,
+        workload: Option<(ClusterId, WorkloadKey)>,
+        wake: WakeHandle,
+    ) -> Subscription {
+        let pending = Arc::new(PendingChanges { dirty: Mutex::default(), wake });
         let mut table = lock(&self.table);
         let listener = StreamEntry {
             pending: Arc::clone(&pending),
@@ -584,14 +591,9 @@ impl Subscription {
         self.names = remaining.collect();
     }
 
-    /// Waits until there are pending changes. Cancel-safe.
-    pub async fn changed(&self) {
-        poll_fn(|context| {
-            // Register first, so that a change after the check wakes the task.
-            self.pending.wake.register(context.waker());
-            if lock(&self.pending.dirty).is_empty() { Poll::Pending } else { Poll::Ready(()) }
-        })
-        .await;
+    /// Returns whether there are pending changes.
+    pub fn has_changes(&self) -> bool {
+        !lock(&self.pending.dirty).is_empty()
     }
 
     /// Takes the receipts for the pending changes. Call this before [`Self::take`], so that each

@@ -68,7 +68,7 @@ impl Session {
             }
         }
         let Some(hosts) = &mut self.hosts else { return };
-        let Some(routes) = self.watches.get(&ResourceType::Route) else { return };
+        let Some(routes) = self.watches.get(ResourceType::Route) else { return };
         // After the client has unsubscribed from a route and subscribed to it again, it still lists
         // the route's previous hosts.
         let listed_routes = std::mem::take(&mut hosts.listed_routes);
@@ -110,7 +110,7 @@ impl Session {
     /// client may have forgotten the hosts that it was sent before.
     pub(super) fn watch_hosts(&mut self, routes: &[&str]) {
         self.forget_hosts(routes.iter().copied());
-        if let Some(watch) = self.watches.get_mut(&ResourceType::VirtualHost) {
+        if let Some(watch) = self.watches.get_mut(ResourceType::VirtualHost) {
             watch.subscribe(routes, |_| false);
         }
     }
@@ -118,7 +118,7 @@ impl Session {
     /// Unsubscribes from the hosts of routes.
     pub(super) fn forget_hosts<'a>(&mut self, routes: impl Iterator<Item = &'a str>) {
         let Some(hosts) = &mut self.hosts else { return };
-        let Some(watch) = self.watches.get_mut(&ResourceType::VirtualHost) else {
+        let Some(watch) = self.watches.get_mut(ResourceType::VirtualHost) else {
             routes.for_each(|route| _ = hosts.listed_routes.remove(route));
             return;
         };
@@ -138,7 +138,7 @@ impl Session {
     /// Returns a response that removes the hosts of routes from which the client has unsubscribed.
     pub(super) fn gone_hosts_response(&mut self, now: SystemTime) -> Option<Response> {
         let hosts = self.hosts.as_mut().filter(|hosts| hosts.is_due())?;
-        let watch = self.watches.get_mut(&ResourceType::VirtualHost)?;
+        let watch = self.watches.get_mut(ResourceType::VirtualHost)?;
         let mut removed = std::mem::take(&mut hosts.gone);
         removed.sort_unstable();
         removed.dedup();
@@ -164,12 +164,12 @@ impl Session {
     ) -> Option<Response> {
         let hosts = self.hosts.as_mut()?;
         // The client accepts hosts only for routes that it has accepted.
-        let routes = self.watches.get(&ResourceType::Route)?;
+        let routes = self.watches.get(ResourceType::Route)?;
         let unanswered = routes.awaits_answer_to(self.last_nonce);
         let nack = routes.progress().nack.as_ref();
         let refused = nack.map(|nack| nack.resources.union(&nack.suspects).cloned());
         let refused: BTreeSet<Arc<str>> = refused.into_iter().flatten().collect();
-        let watch = self.watches.get_mut(&ResourceType::VirtualHost)?;
+        let watch = self.watches.get_mut(ResourceType::VirtualHost)?;
         loop {
             let OneChange { is_awaited, before, now: route } =
                 watch.take_one(source, |name, is_held| {

@@ -1,6 +1,9 @@
+use std::task::{Context, Waker};
+
 use super::*;
 use crate::push::Whereabouts;
 use crate::push::view::Role;
+use strait_base::wake::{WakeReasons, WakeWord};
 use strait_model::testing::sidecar;
 
 /// Each name is `HOST` or `HOST:PORT`.
@@ -140,11 +143,16 @@ fn reused_number_does_not_carry_changes_of_its_former_name() {
     assert_eq!(dirty(&next), ["z"]);
 }
 
-#[tokio::test]
-async fn mark_before_the_wait_is_not_lost() {
+#[test]
+fn stream_is_woken_for_its_changes_only() {
     let interest = Arc::new(SubscriptionIndex::default());
-    let stream = interest.subscribe(None);
+    let (mut word, reason) = (WakeWord::default(), WakeReasons::bit(3));
+    let stream = interest.subscribe_waking(None, word.handle(reason));
+    let context = Context::from_waker(Waker::noop());
     interest.mark(&Changes::from_iter([ChangedItem::Mesh]));
-    stream.changed().await;
-    assert!(stream.take().everything);
+    assert_eq!(word.take(&context), reason, "the mark precedes the first look");
+    assert!(stream.has_changes() && stream.take().everything);
+    interest.mark(&Changes::for_endpoints([Hostname::from("a")]));
+    assert_eq!(word.take(&context), WakeReasons::default());
+    assert!(!stream.has_changes());
 }
