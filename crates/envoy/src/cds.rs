@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 pub(super) use self::discovery::uses_eds;
-pub(super) use self::gateway_ejection::GATEWAY_HEADER;
+pub(super) use self::gateway_ejection::{GATEWAY_HEADER, GATEWAY_MARK};
 use self::http_options::{limited_options, protocol_options};
 pub(super) use self::inbound::{inbound_clusters, inbound_name, pool_policy as inbound_policy};
 use super::istio_filters::{self, NameReaders, ServiceName};

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::LazyLock;
 
-use super::cds::{SOCKET_MATCH, TLS_MODE};
+use super::cds::{GATEWAY_MARK, SOCKET_MATCH, TLS_MODE};
 use super::service_metrics::{METADATA, workload_names};
 use super::{encode, library};
 use strait_mesh::aggregate::MergedService;
@@ -327,9 +327,6 @@ impl MemberMetadata {
         }
     }
 }
-
-/// The key and value in [`METADATA`] by which clusters recognize a gateway.
-pub(super) const GATEWAY_MARK: (&str, &str) = ("gateway", "yes");
 
 /// The metadata filter in which Istio's own filters look up the destination workload.
 pub(super) const WORKLOAD_FILTER: &str = "istio";

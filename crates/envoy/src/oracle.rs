@@ -7,8 +7,8 @@ use std::sync::Arc;
 use prost::Message;
 use rand::{Rng, RngCore};
 
-use super::cds::{SOCKET_MATCH, tls_mode};
-use super::eds::{GATEWAY_MARK, Modes, WORKLOAD, WORKLOAD_FILTER, encoded};
+use super::cds::{GATEWAY_MARK, SOCKET_MATCH, tls_mode};
+use super::eds::{Modes, WORKLOAD, WORKLOAD_FILTER, encoded};
 use super::service_metrics::METADATA;
 use strait_mesh::push::view::{Assignment, AssignmentGroup, AssignmentMember, TelemetryOrigin};
 use strait_model::{Locality, TlsMode};

@@ -10,7 +10,6 @@
 use std::time::Duration;
 
 use super::super::{any, duration};
-use crate::eds::GATEWAY_MARK;
 use crate::service_metrics::METADATA;
 use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
 use strait_proto::envoy::envoy::config::common::matcher::v3::match_predicate::{MatchSet, Rule};
@@ -26,6 +25,9 @@ use strait_proto::envoy::envoy::r#type::matcher::v3 as matcher;
 use strait_proto::envoy::envoy::r#type::v3::Int64Range;
 use strait_proto::envoy::google::protobuf::{Any, UInt32Value};
 use strait_rules::traffic::policy::OutlierDetection;
+
+/// The key and value in the metadata of an endpoint ([`METADATA`]) that mark a gateway.
+pub(in super::super) const GATEWAY_MARK: (&str, &str) = ("gateway", "yes");
 
 /// The response header that marks responses through a gateway. Clients never receive it.
 pub(in super::super) const GATEWAY_HEADER: &str = "x-strait-gateway";
