@@ -5,18 +5,13 @@
 //! reasons. It is woken once for all bits that are set before it takes them. Sources stay
 //! registered, so a wake-up creates and drops no future.
 
-mod word;
-
-/// The primitives of [`word`]. The tests replace them with those of a model checker.
-mod sync {
-    pub(super) use std::sync::Mutex;
-    pub(super) use std::sync::atomic::{AtomicU32, Ordering};
-}
+mod bits;
+mod sync;
 
 use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
 
-use self::word::Word;
+use self::bits::WakeBits;
 
 /// A set of reasons to wake a task.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -46,8 +41,8 @@ impl WakeReasons {
 
 /// The receiving side: the task takes the reasons for which it was woken.
 #[derive(Debug, Default)]
-pub struct WakeWord {
-    word: Arc<Word>,
+pub struct WakeReceiver {
+    word: Arc<WakeBits>,
     /// The registered waker of the task.
     task: Option<Waker>,
 }
@@ -55,11 +50,11 @@ pub struct WakeWord {
 /// A source's side: it wakes the task for one reason. A default handle belongs to no task.
 #[derive(Debug, Clone, Default)]
 pub struct WakeHandle {
-    word: Arc<Word>,
+    word: Arc<WakeBits>,
     reason: WakeReasons,
 }
 
-impl WakeWord {
+impl WakeReceiver {
     /// Returns a handle that wakes the task for a reason.
     pub fn handle(&self, reason: WakeReasons) -> WakeHandle {
         WakeHandle { word: Arc::clone(&self.word), reason }

@@ -1,4 +1,4 @@
-//! What wakes a stream: its word of reasons, its timer, and its rare events.
+//! The reasons that wake a stream: changes of the mesh, its timer, and rare events.
 
 use std::future::pending;
 use std::pin::Pin;
@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-use strait_base::wake::{WakeHandle, WakeReasons, WakeWord};
+use strait_base::wake::{WakeHandle, WakeReasons, WakeReceiver};
 use strait_identity::ServerIdentity;
 
 /// The mesh has changed for the stream.
@@ -24,10 +24,10 @@ pub(super) const EVENTS: WakeReasons = WakeReasons::bit(2);
 /// A receiver of trust roots, after they have changed.
 type ChangedRoots = watch::Receiver<Arc<ServerIdentity>>;
 
-/// What wakes a stream. Requests are not part of it: the task of the connection receives them
-/// itself.
+/// The sources that wake a stream. Requests are not among them: the task of the connection receives
+/// them itself.
 pub(super) struct Wakeups {
-    word: WakeWord,
+    word: WakeReceiver,
     /// The reasons that were taken and are not completely handled yet.
     reasons: WakeReasons,
     alarm: Alarm,
@@ -41,7 +41,7 @@ pub(super) struct Wakeups {
 
 impl Default for Wakeups {
     fn default() -> Self {
-        let word = WakeWord::default();
+        let word = WakeReceiver::default();
         let alarm = Alarm { ends: None, sleep: None, waker: word.waker(TIME) };
         let events = word.waker(EVENTS);
         Self { word, reasons: TIME, alarm, shed: None, roots: None, events }

@@ -14,9 +14,9 @@ mod sync {
 }
 
 /// The word with these primitives.
-#[path = "word.rs"]
+#[path = "bits.rs"]
 #[expect(clippy::duplicate_mod, reason = "it is compiled with other primitives")]
-mod word;
+mod bits;
 
 /// Runs all interleavings in which a thread is interrupted at most three times. All of them would
 /// take minutes.
@@ -45,7 +45,7 @@ fn task_is_woken_once_for_all_reasons_that_it_has_not_taken() {
     let waker = Waker::from(Arc::clone(&count));
     let context = Context::from_waker(&waker);
     let wakeups = || count.0.load(Ordering::Relaxed);
-    let mut word = WakeWord::default();
+    let mut word = WakeReceiver::default();
     let (first, second) = (word.handle(FIRST), word.waker(SECOND));
     first.wake();
     assert!(word.take(&context).has(FIRST), "it was set before the task was known");
@@ -63,7 +63,7 @@ fn task_is_woken_once_for_all_reasons_that_it_has_not_taken() {
 
 #[test]
 fn last_registered_task_is_woken() {
-    let mut word = WakeWord::default();
+    let mut word = WakeReceiver::default();
     let counts = [(); 2].map(|()| Arc::<Counting>::default());
     for count in &counts {
         word.take(&Context::from_waker(&Waker::from(Arc::clone(count))));
@@ -84,7 +84,7 @@ fn reasons_are_added_and_removed() {
 #[test]
 fn no_reason_of_several_sources_is_lost() {
     check(|| {
-        let word = loom::sync::Arc::new(word::Word::default());
+        let word = loom::sync::Arc::new(bits::WakeBits::default());
         let data = loom::sync::Arc::new([AtomicU32::new(0), AtomicU32::new(0)]);
         for source in 0..2 {
             let (word, data) = (word.clone(), data.clone());
@@ -113,7 +113,7 @@ fn no_reason_of_several_sources_is_lost() {
 #[test]
 fn no_repetition_of_a_reason_is_lost() {
     check(|| {
-        let word = loom::sync::Arc::new(word::Word::default());
+        let word = loom::sync::Arc::new(bits::WakeBits::default());
         let data = loom::sync::Arc::new(AtomicU32::new(0));
         let (of_source, data_of_source) = (word.clone(), data.clone());
         loom::thread::spawn(move || {
@@ -139,7 +139,7 @@ fn no_repetition_of_a_reason_is_lost() {
 #[test]
 fn no_reason_is_lost_while_the_waker_changes() {
     check(|| {
-        let word = loom::sync::Arc::new(word::Word::default());
+        let word = loom::sync::Arc::new(bits::WakeBits::default());
         for source in 0..2 {
             let word = word.clone();
             loom::thread::spawn(move || word.set(1 << source));

@@ -3,7 +3,7 @@ use std::task::{Context, Waker};
 use super::*;
 use crate::push::Whereabouts;
 use crate::push::view::Role;
-use strait_base::wake::{WakeReasons, WakeWord};
+use strait_base::wake::{WakeReasons, WakeReceiver};
 use strait_model::testing::sidecar;
 
 /// Each name is `HOST` or `HOST:PORT`.
@@ -146,7 +146,7 @@ fn reused_number_does_not_carry_changes_of_its_former_name() {
 #[test]
 fn stream_is_woken_for_its_changes_only() {
     let interest = Arc::new(SubscriptionIndex::default());
-    let (mut word, reason) = (WakeWord::default(), WakeReasons::bit(3));
+    let (mut word, reason) = (WakeReceiver::default(), WakeReasons::bit(3));
     let stream = interest.subscribe_waking(None, word.handle(reason));
     let context = Context::from_waker(Waker::noop());
     interest.mark(&Changes::from_iter([ChangedItem::Mesh]));

@@ -7,12 +7,12 @@ use super::sync::{AtomicU32, Mutex, Ordering};
 
 /// Bits, and the task that takes them.
 #[derive(Debug, Default)]
-pub(super) struct Word {
+pub(super) struct WakeBits {
     bits: AtomicU32,
     task: Mutex<Option<Waker>>,
 }
 
-impl Word {
+impl WakeBits {
     /// Sets a bit. Wakes the task if the word was empty: otherwise another caller has woken it, or
     /// is about to, and it has not taken the bits yet.
     pub(super) fn set(&self, bit: u32) {
