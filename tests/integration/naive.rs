@@ -404,9 +404,9 @@ fn gcd(a: u64, b: u64) -> u64 {
 }
 
 /// Returns the assignments that a proxy has, in the same format.
-pub(crate) fn contents(held: &ClientContents) -> BTreeMap<String, Members> {
-    let names = held.names(ResourceType::Endpoint);
-    names.map(|name| (name.to_owned(), decode_members(held, name))).collect()
+pub(crate) fn received_assignments(contents: &ClientContents) -> BTreeMap<String, Members> {
+    let names = contents.names(ResourceType::Endpoint);
+    names.map(|name| (name.to_owned(), decode_members(contents, name))).collect()
 }
 
 fn decode_members(contents: &ClientContents, name: &str) -> Members {
