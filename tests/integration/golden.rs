@@ -149,15 +149,9 @@ impl ProxyFile {
         }
         let fields = metadata.as_object_mut().expect("made above");
         fields.extend(self.metadata.clone());
-        let version = self.envoy.as_ref().map(|version| {
-            let (major, minor) = version.split_once('.').expect("a version such as 1.36");
-            json!({ "version": {
-                "major_number": major.parse::<u32>().expect("a number"),
-                "minor_number": minor.parse::<u32>().expect("a number"),
-            } })
-        });
         let node = json!({
-            "user_agent_build_version": version,
+            "user_agent_name": self.envoy.as_ref().map(|_| "envoy"),
+            "user_agent_version": self.envoy,
             "id": format!("{kind}~{ip}~{name}.{namespace}~{namespace}.svc.cluster.local"),
             "metadata": metadata,
             "extensions": self.extensions,

@@ -223,7 +223,7 @@ fn identities() -> (watch::Receiver<Arc<ServerIdentity>>, Arc<ClientConfig>) {
         authority: Some(AuthorityFrom::Stored(files)),
         named: watch::channel(Arc::default()).1,
         clients: ClientCertificates::Optional,
-        evidence: RootEvidence::none(),
+        evidence: RootEvidence::empty(),
         members: Default::default(),
     };
     let tasks = strait_base::task::Supervisor::new();

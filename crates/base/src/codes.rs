@@ -227,7 +227,7 @@ or by default in the trust store of this machine. The last known state stays in 
     CONSUL_ODD = "STR0323", "Consul sends invalid or excessive responses",
         "Check the response at --consul-address: curl URL/v1/catalog/services", "\
 The response is not JSON of Consul's API, exceeds a limit (64 MiB, 20,000 services, 50,000 instances of one
-service), or contains a catalog that suddenly lacks most services. Such a catalog applies only if a second
+service), or contains a catalog that suddenly lacks most services. This catalog applies only if a second
 response, some seconds later, confirms it. The last known state stays in use.";
 
     /// The server in `configSources`.
@@ -255,7 +255,7 @@ in use.";
     NODE = "STR0501", "the node cannot be read",
         "Print a bootstrap: strait proxy bootstrap", "\
 The node ID is not type~ip~name.namespace~domain with type sidecar or router, an address is invalid, the
-metadata exceeds 64 KiB (256 KiB if Istio's agent wrote it, with at most 64 KiB of labels), or one of these
+metadata exceeds 64 KiB (256 KiB if Istio's agent wrote it, with at most 64 KiB of labels), or any of these
 values is invalid: INTERCEPTION_MODE, STRAIT_SDS, paths in TLS_SERVER_* and TLS_CLIENT_*. The stream is
 refused; no other stream is affected.";
 
@@ -300,15 +300,15 @@ the differing ones in strait_audit_mismatch_total.";
 
     /// A node's claim against its certificate.
     CLAIM_IDENTITY = "STR0510", "the node contradicts its certificate",
-        "Set the bootstrap's values to those of the certificate: strait proxy bootstrap.", "\
+        "Set the bootstrap's values to the values in the certificate: strait proxy bootstrap.", "\
 The trust domain, namespace and service account of a proxy come from its certificate. A node that claims
 other values is refused, because it would receive another workload's configuration. The trust domain must be
-the mesh's or one of its aliases, unless the Secret of the proxy's cluster names another one (annotation
+the mesh's or any of its aliases, unless the Secret of the proxy's cluster names another one (annotation
 strait.dev/trust-domain).";
 
     /// A node's cluster.
     CLAIM_CLUSTER = "STR0511", "the node claims a cluster that is not a member",
-        "Set CLUSTER_ID to one of the clusters in: strait cluster list", "\
+        "Set CLUSTER_ID to a cluster in: strait cluster list", "\
 CLUSTER_ID determines which addresses a proxy may use, so it must name a member when the proxy connects.
 Removing the cluster later does not end the stream.";
 
@@ -336,9 +336,9 @@ known services do not count. /debug/push shows the identities with the highest u
     /// Memory.
     MEMORY_SHORT = "STR0515", "the server is short of memory",
         "Raise its memory limit, or see in /debug/push which identity uses most.", "\
-From 80 % of the memory limit on, proxies without configuration are told to retry later (UNAVAILABLE).
+From 80 % of the memory limit on, proxies without configuration must retry later (UNAVAILABLE).
 Connected proxies, and proxies that reconnect with their configuration, are served. From 90 % on, Strait
-ends the streams of the identity with the highest usage, then those of the next, until enough memory is
+ends the streams of the identity with the highest usage, then the streams of the next, until enough memory is
 free. Meanwhile these proxies keep their configuration.";
 
     /// A node's cluster differs from its certificate.
@@ -373,7 +373,7 @@ unknown.";
 
     /// Certificate and token.
     TWO_CALLERS = "STR0521", "the certificate and the token of a call belong to different accounts",
-        "Configure the proxy to send only one of them, or both of the same account.", "\
+        "Configure the proxy to send only one, or both of the same account.", "\
 If a call has a token and its connection has a client certificate, the identity in the certificate is the
 caller. A token of another account indicates a mistake or an attack, so the call is refused.";
 
@@ -566,7 +566,7 @@ A list that lacks most of the known objects is more often a fault (a restored ba
 intended. Therefore Strait reads it again about 3 s later, and keeps the objects until a second list
 confirms the change. This applies to members, to the config cluster's Secrets, ConfigMaps and entries, to
 directories, MCP servers, and to the first lists after a restart or with a new credential. If most endpoints
-of a member are missing from such a first list, they stay for another 30 s, or until they return. Changes
+of a member are missing from this first list, they stay for another 30 s, or until they return. Changes
 from a watch apply immediately, unless massWithdrawal in the policy file delays them, too.";
 
     /// check: policy.
@@ -611,7 +611,7 @@ the client certificate with which it was opened expires.";
     CA_FILES = "STR0705", "files of the CA are missing, or do not lead to its roots",
         "Create a complete set: strait certs init DIR", "\
 A CA directory contains ca-cert.pem, ca-key.pem, cert-chain.pem and root-cert.pem, or tls.crt, tls.key and
-ca.crt, and the chain must lead to one of the roots. The same applies to the Secret cacerts of an Istio
+ca.crt, and the chain must lead to a root. The same applies to the Secret cacerts of an Istio
 installation. An incomplete set is refused: at the start this ends the program, later the last valid CA
 stays active.";
 
@@ -674,7 +674,7 @@ and 7 days before its end.";
     ROOTS_UNKNOWN = "STR0723", "workloads have none of the CA's roots: this process does not start to serve",
         "Restore the previous CA, or rotate in steps: docs/how-to/rotate-certificates.md
 If this is intended (the old key is lost or stolen): strait serve --accept-new-root", "\
-At its start, Strait compares the roots of its CA with the roots in force: the records in the Secret
+At its start, Strait compares the roots of its CA with the active roots: the records in the Secret
 strait-ca-roots, the state directory, or else the ConfigMap with roots that Strait wrote to its namespace. If
 valid certificates exist and the CA has none of these roots, every workload would refuse this process, and
 workloads with old and new certificates would refuse each other. Therefore the process stays unready, writes

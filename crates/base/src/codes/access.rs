@@ -7,7 +7,7 @@ codes! {
     ACCESS_UNREADABLE = "STR0820", "an access policy cannot be read",
         "Correct the named field: strait policy status [NAMESPACE/]NAME. Strait reads the policy again automatically.", "\
 A field has an invalid value or an unknown name. Without a part of it, an access policy could allow more
-than intended, or deny more. Therefore Strait never ignores such a part silently: the last valid version of
+than intended, or deny more. Therefore Strait never ignores an invalid part silently: the last valid version of
 the policy stays active, also after a restart. Other policies are not affected.";
 
     /// The last valid version of a policy is active.
@@ -24,7 +24,7 @@ than intended:
 - A rule of ALLOW that cannot be read is ignored.
 - A rule of DENY or CUSTOM applies without the unreadable field, so that it denies more. If no field can be
   read, the rule is ignored, because a typing error must not stop all traffic. With --policy-errors strict,
-  such a rule denies everything that the policy selects.
+  this rule denies everything that the policy selects.
 - A PeerAuthentication is ignored. With --policy-errors strict, it accepts only mTLS.
 - A rule of a RequestAuthentication refuses its tokens with 401.
 - An unknown field that may restrict access, by its name or its value (presence: REQUIRED), fails closed: a
@@ -65,14 +65,14 @@ the workload itself. In the logs of proxies, the names of these rules end with
 
     /// An older policy of the same level.
     ACCESS_SHADOWED = "STR0827", "an older PeerAuthentication applies instead of this one",
-        "Delete one of the two.", "\
+        "Delete either of the two.", "\
 If there are several PeerAuthentications for a namespace or for the mesh, the oldest applies, then the first
 by name. For several that select one workload, see STR0843 and STR0844.";
 
     /// A policy without a workload.
     ACCESS_SELECTS_NOBODY = "STR0828", "an access policy selects no workload",
         "Compare its selector with the labels of the pods: kubectl get pods --show-labels", "\
-No known workload has the labels of its selector. The policy is active but has no effect until such a
+No known workload has the labels of its selector. The policy is active but has no effect until a matching
 workload exists.";
 
     /// Keys of `jwksUri` that have not been fetched.
@@ -84,10 +84,10 @@ Strait fetches them; for this rule it has not succeeded yet. Until then, tokens 
 
     /// Unsupported parts of a policy at a proxyless gRPC server.
     ACCESS_ON_LIBRARY = "STR0830", "a gRPC server without a proxy cannot evaluate a part of a policy",
-        "Use attributes that such a server supports, or run an Envoy next to it: docs/how-to/grpc-proxyless.md.", "\
+        "Use attributes that the server supports, or run an Envoy next to it: docs/how-to/grpc-proxyless.md.", "\
 A gRPC library enforces AuthorizationPolicies itself, by identity, address, port, host, method, path and
 header. It does not support tokens, path templates, server names, metadata of filters, or gRPC's own
-headers. A rule of ALLOW with one of these allows nothing. A rule of DENY applies without it and denies
+headers. A rule of ALLOW with any of these allows nothing. A rule of DENY applies without it and denies
 more. RequestAuthentications have no effect: tokens are not verified, and no request is refused because of a
 token.";
 
@@ -129,9 +129,9 @@ A request without a token passes, unless an AuthorizationPolicy for the same wor
     /// A trust domain of no cluster.
     ACCESS_TRUST_DOMAIN = "STR0836", "a policy names a trust domain of no cluster",
         "Compare it with trustDomain and trustDomainAliases of the mesh config, and with: strait cluster list", "\
-The trust domain is neither the mesh's, nor one of its aliases, nor that of a member. No certificate of this
+The trust domain is neither the mesh's, nor any of its aliases, nor that of a member. No certificate of this
 trust domain is accepted, so the policy's values match no client; if the policy denies, the intended clients
-may be allowed. cluster.local always stands for the mesh's own trust domain.";
+may be allowed. cluster.local always means the mesh's own trust domain.";
 
     /// A host with a port.
     ACCESS_HOST_PORT = "STR0837", "a policy denies a host only at one port",

@@ -6,13 +6,13 @@ use super::code::Code;
 codes! {
     /// redirect --try.
     NOT_REDIRECTED = "STR0912", "the pod's connections are not redirected",
-        "Check whether Istio's CNI plugin runs on the pod's node, and what its log reports about the pod. Or inject
+        "Check whether Istio's CNI plugin runs on the pod's node, and look for the pod in its log. Or inject
 pods without istio-cni.", "\
 Istio's CNI plugin sets up redirection before the containers of a pod start, and the webhook cannot check
 the result. The init container istio-validation (strait-agent redirect --try, as user 1337) connects to the
 pod's own address like the sidecar. If the connection is not redirected to port 15006, it exits with code
 126. Therefore the pod does not start, instead of running outside of the mesh. The plugin can repair pods
-with such a container (its value repair).";
+with this container (its value repair).";
 
     /// Flags and environment.
     AGENT_USAGE = "STR0950", "strait-agent received an invalid value",
@@ -75,7 +75,7 @@ Envoy's exit code, so that the kubelet reports it.";
     AGENT_PORT = "STR0959", "the agent cannot use a port or a signal",
         "See which process listens there: ss -ltnp", "\
 The agent uses ports 15020 and 15021, Envoy uses 15000, 15001, 15006 and 15090, as in other meshes. A pod
-with a container that uses one of them cannot be in the mesh.";
+with a container that uses any of them cannot be in the mesh.";
 
     /// iptables.
     REDIRECT_FAILED = "STR0960", "the pod's connections cannot be redirected",

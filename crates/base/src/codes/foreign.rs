@@ -9,16 +9,16 @@ codes! {
 An exported object is sent to the proxies of all namespaces that see it, and a small object can become a large
 resource. The objects of one namespace may add 2 MiB of encoded routes and filter chains to a proxy of another
 namespace, and the objects of all other namespaces together 16 MiB. The policy file sets both limits
-(traffic.foreignBytes). Past the first limit the objects of the namespace apply to proxies of their own
+(traffic.foreignBytes). Past the first limit the objects of the namespace apply to proxies in their
 namespace only. Past the second limit this affects the namespaces whose oldest exported object is youngest,
-and a Sidecar that names such a namespace still imports its objects. No other object is affected.";
+and a Sidecar that names this namespace still imports its objects. No other object is affected.";
 
     /// Objects that are visible to all namespaces by default.
     DEFAULT_VISIBILITY = "STR1111", "objects of several namespaces apply to the whole mesh without saying so",
         "Set traffic.defaultVisibility: namespace in the policy file; 'strait policy test FILE' lists what changes.", "\
 A VirtualService, DestinationRule or ServiceEntry without exportTo applies to proxies of all namespaces, as in
 Istio. If the namespaces of a mesh belong to several teams, each of them can change the traffic of all others
-this way. With traffic.defaultVisibility: namespace in the policy file such an object applies to its own
+this way. With traffic.defaultVisibility: namespace in the policy file this object applies to its own
 namespace only, and exportTo exports it. Services stay visible to the mesh.";
 
     /// A host of another namespace.
@@ -28,7 +28,7 @@ As in Istio, an exported VirtualService applies to the requests of all namespace
 requests for services of other namespaces. An older ServiceEntry keeps its hosts and addresses even if
 another namespace has an entry with the same ones. The message names the affected namespaces. With
 traffic.foreignHosts: deny in the policy file, a VirtualService applies to services of other namespaces
-only at proxies of its own namespace. With allow, nothing is reported. Objects of the root namespace
+only at proxies in its namespace. With allow, nothing is reported. Objects of the root namespace
 belong to the operator and are not reported.";
 
     /// check: networks.

@@ -13,7 +13,7 @@ ingressControllerMode: DEFAULT. With OFF no Ingress is served.";
 
     /// Ingress: spec.rules, spec.defaultBackend, spec.tls.
     INGRESS_PART = "STR1067", "a part of an Ingress has no effect",
-        "Correct the named field. strait check config shows what is served until then.", "\
+        "Correct the named field. strait check config shows the configuration that is served until then.", "\
 Each host, path, backend and entry of tls is evaluated separately: an invalid part affects only itself, and
 the others apply. Requests to an invalid backend receive 500. An entry of tls needs a secretName of a Secret
 in the namespace of the routers.";
@@ -21,13 +21,13 @@ in the namespace of the routers.";
     /// Ingress: spec.rules.host with a wildcard.
     INGRESS_WILDCARD = "STR1057", "a wildcard host of an Ingress matches more names than Kubernetes documents",
         "List the hosts explicitly, if names with several labels before the domain must not be served.", "\
-Kubernetes documents that the star in the host of an Ingress stands for one label: *.example.com matches
-a.example.com but not a.b.example.com. In Envoy and Istio, the star stands for one label or more: such a
-request is served by the rules of the wildcard, unless another host is more specific.";
+Kubernetes documents that the star in the host of an Ingress matches one label: *.example.com matches
+a.example.com but not a.b.example.com. In Envoy and Istio, the star matches one label or more: a
+request for a.b.example.com is served by the rules of the wildcard, unless another host is more specific.";
 
     /// Ingress: two objects with the same path.
     INGRESS_PATH_TAKEN = "STR1068", "another Ingress has the same path of the same host",
-        "Merge the two, or give one of them another path.", "\
+        "Merge the two, or give either of them another path.", "\
 All Ingresses of a host are served together: the longest matching path applies, and an exact path wins over
 a prefix. Of two equal paths, the one of the oldest Ingress applies, and within an object the first.";
 

@@ -14,7 +14,7 @@ user of an image (USER 1337) is not visible when a pod is created: check your im
     /// hostNetwork.
     INJECT_HOST_NETWORK = "STR0902", "a pod with hostNetwork requests a sidecar",
         "Remove hostNetwork, or the label strait.dev/inject: \"true\".", "\
-With hostNetwork: true the pod has no network of its own: redirection rules would apply to the entire node.
+With hostNetwork: true the pod has no separate network: redirection rules would apply to the entire node.
 In namespaces with injection, such pods are not changed. A pod that requests a sidecar itself is refused,
 because it would run without one.";
 
@@ -27,7 +27,7 @@ mistaken for a member of the mesh.";
 
     /// Containers and volumes.
     INJECT_NAME_TAKEN = "STR0904", "the pod has a container or volume with a name of the sidecar's",
-        "Rename it. If another mesh injects the pod as well, exclude the pod from one of them.", "\
+        "Rename it. If another mesh injects the pod as well, exclude the pod from either of them.", "\
 The sidecar's containers are strait-proxy and strait-redirect (istio-proxy if Istio's CNI plugin redirects),
 its volumes are strait-token, strait-roots and strait-run. A pod with containers of Istio's names has
 Istio's sidecar: two sidecars in one pod would redirect each other's traffic.";
@@ -72,7 +72,7 @@ as for a webhook that does not respond. caBundle must contain the roots that the
     PROBE_AWAY = "STR0913", "the probe of a cluster cannot be queried",
         "Check whether it runs: kubectl --context CONTEXT get pods -A -l app.kubernetes.io/name=strait-probe
 and its log: kubectl --context CONTEXT -n NAMESPACE logs deployment/strait-probe -c probe
-If there is none, install it: the chart strait-member with probe.enabled.", "\
+If it is missing, install it: the chart strait-member with probe.enabled.", "\
 `strait check --traffic --probes` reads the last results of each cluster's probe through the cluster's API
 server, with the rights of the context: `list` of pods, `get` of `pods/proxy` in the probe's namespace. A
 probe that cannot test, because the control plane or its identity is missing, reports this and its last
@@ -80,7 +80,7 @@ results. The results of other clusters' probes are shown nevertheless.";
 
     /// strait check --traffic --direct.
     POD_UNREACHABLE = "STR0914", "a pod of another cluster in the same network is unreachable",
-        "Make the network carry the pods of both clusters (routes, firewalls, NetworkPolicies). Or give one of them
+        "Make the network carry the pods of both clusters (routes, firewalls, NetworkPolicies). Or give either of them
 a separate network (annotation strait.dev/network of its Secret) and gateways.", "\
 Clusters in one network are assumed to reach each other's pods, and their proxies receive the pods' own
 addresses. `strait check --traffic --direct` connects to a pod in the same way, from where it runs. If the

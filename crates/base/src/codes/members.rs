@@ -38,7 +38,7 @@ they are refused in every entry of the file.";
     SKIPS_VERIFICATION = "STR0205", "the kubeconfig skips TLS verification",
         "Put the cluster's CA into `certificate-authority-data`. If the name in the certificate differs from
 the address, set `tls-server-name`.", "\
-With `insecure-skip-tls-verify: true`, anybody on the network path could respond as the API server and
+With `insecure-skip-tls-verify: true`, anyone on the network path could respond as the API server and
 redirect the mesh's traffic. No setting allows it.";
 
     /// as, as-uid, as-groups, as-user-extra.
@@ -49,9 +49,9 @@ reader does not need this right, and a credential with it is far more valuable t
 
     /// An older Secret has the ID.
     ID_TAKEN = "STR0207", "another Secret has the cluster ID",
-        "Rename the key in one of the Secrets, or delete the wrong one.", "\
+        "Rename the key in either Secret, or delete the wrong one.", "\
 Two Secrets name the same cluster ID. The older one (by creation time, then by namespace and name) is used.
-The other one takes over immediately if the first is deleted. Nothing is lost meanwhile.";
+The other one takes over immediately if the first is deleted. No endpoint is lost meanwhile.";
 
     /// proxy-url.
     USES_PROXY = "STR0208", "the kubeconfig uses a proxy",
@@ -146,7 +146,7 @@ rejected. The warning names the file, the document in it (from 1) and the line."
 
     /// Two IDs for one cluster.
     SAME_CLUSTER_TWICE = "STR0220", "the cluster is already a member with another ID",
-        "Delete one of the two Secrets. For two clusters restored from one etcd snapshot, annotate both Secrets:
+        "Delete either of the two Secrets. For two clusters restored from one etcd snapshot, annotate both Secrets:
   kubectl -n strait-system annotate secret NAME strait.dev/cluster-uid=UID --overwrite", "\
 The UID of its namespace kube-system equals that of another member, so that each endpoint would exist twice.
 The first member stays, and this one joins when the other is removed. Clusters that were restored from one
@@ -165,7 +165,7 @@ receive a part of another team's traffic. No other object is affected.";
 
     /// Two stores with one object.
     SHADOWED = "STR0222", "an object is in several stores",
-        "Keep it in one of them. /debug/sources names both.", "\
+        "Keep it in either of them. /debug/sources names both.", "\
 If several stores contain an object of the same kind, namespace and name, the first store wins, in the order
 of configSources. Strait's own store (`k8s://`) is first if the list omits it. The other objects are ignored
 until the first one is deleted.";

@@ -7,7 +7,7 @@ codes! {
     NO_GATEWAY = "STR0401", "the network has no gateway",
         "Create one: strait network join CONTEXT --network NAME
 Or label a Service of that network with topology.istio.io/network, or name a gateway in meshNetworks.", "\
-Endpoints in another network are only reached through one of its gateways, because a raw address may belong
+Endpoints in another network are only reached through its gateways, because a raw address may belong
 to another workload in the proxy's own network. Proxies in the same network are not affected. For flat
 networks, --allow-direct-cross-network allows direct connections.";
 
@@ -26,7 +26,7 @@ All gateways of the endpoint's network have addresses of a family of which the p
     PLAIN_TEXT = "STR0404", "the endpoint does not accept mTLS, which other networks require",
         "Give the pod a sidecar and the label security.istio.io/tlsMode=istio.", "\
 Gateways cannot decrypt connections and forward them by the SNI of their mTLS. They cannot recognize a
-plain-text endpoint, and anybody could reach it. Proxies in the same network reach the endpoint as before.";
+plain-text endpoint, and anyone could reach it. Proxies in the same network reach the endpoint as before.";
 
     /// DNS of a gateway.
     GATEWAY_NAME = "STR0405", "a gateway's name does not resolve",
@@ -38,7 +38,7 @@ any.";
     /// explain: network.
     OTHER_NETWORK = "STR0406", "an east-west gateway only forwards into its own network",
         "Nothing: clients reach that network through its own gateway.", "\
-A gateway only receives endpoints of its own network. A second hop would hide loops, and the first gateway
+A gateway only receives endpoints in its network. A second hop would hide loops, and the first gateway
 would have to trust the second.";
 
     /// explain: network.
@@ -120,9 +120,9 @@ them.";
         "Match by path and headers, or run an Envoy next to the client: docs/how-to/grpc-proxyless.md.", "\
 A proxyless gRPC client matches the path of a call and the headers that the application sets, and routes the
 call to services. It does not match hosts, schemes or its own headers, and supports neither redirects,
-direct responses nor rewrites of paths. If a rule needs one of these, calls that match the rest of it fail
+direct responses nor rewrites of paths. If a rule needs any of these, calls that match the rest of it fail
 with UNAVAILABLE; they never use a later rule, which is for other calls. The client's configuration (strait
-proxy config) contains the reason in such a route. Envoys apply the rule.";
+proxy config) contains the reason in the route of these calls. Envoys apply the rule.";
 
     /// A part of a rule that a gRPC library does not support.
     PART_ON_LIBRARY = "STR0418", "a gRPC client without a proxy ignores a part of a rule",
@@ -137,7 +137,7 @@ go to the rule's destinations without that part. Envoys apply the entire rule.";
 A proxyless gRPC client supports http2MaxRequests, load balancing by round robin, by a header or by open
 requests (grpc-go), and the ejection of an endpoint if all of a number of calls in an interval fail. It
 ignores other settings of connections, load balancing and outlier detection. It does not support TLS other
-than the mesh's mTLS: calls to such a service fail. Envoys apply the entire rule.";
+than the mesh's mTLS: calls to this service fail. Envoys apply the entire rule.";
 
     /// explain: ready.
     NOT_READY = "STR0420", "the endpoint is not ready",

@@ -39,7 +39,7 @@ of the service, or the requested port if the service has several. Requests to a 
 
     /// A subset that does not exist.
     SUBSET_UNKNOWN = "STR1044", "a rule routes to a subset that the active DestinationRule does not have",
-        "Add the subset to the named DestinationRule, or route to one of its subsets.", "\
+        "Add the subset to the named DestinationRule, or route to any of its subsets.", "\
 For each client of a service, one DestinationRule is active: the one in the client's own namespace,
 otherwise in the service's, otherwise in the root namespace. They are never merged: a rule in the client's
 namespace replaces the others, including their subsets. Requests to a missing subset receive 503. A subset
@@ -63,20 +63,20 @@ merged: if several have a policy or a subset of the same name, the oldest one ap
     /// Rules for a protocol that no port of the service has.
     RULE_PROTOCOL = "STR1047", "no port of the service has the protocol of the rules",
         "Declare the protocol of the port in its Service (appProtocol, or its name), or use the other list.", "\
-The rules in `http` apply to HTTP ports, those in `tls` to TLS and HTTPS ports, those in `tcp` to all ports
+The rules in `http` apply to HTTP ports, rules in `tls` to TLS and HTTPS ports, rules in `tcp` to all ports
 that are not declared as HTTP. On a port without a declared protocol (AUTO), the rules in `http` apply to
-requests, and those in `tcp` to all other connections. On other ports the rules have no effect.";
+requests, and rules in `tcp` to all other connections. On other ports the rules have no effect.";
 
     /// A delegate that no rule uses.
     DELEGATE_UNUSED = "STR1048", "no rule delegates to a VirtualService without hosts",
         "Add its hosts, or name it in the delegate of a rule of the VirtualService that has them.", "\
-The rules of a VirtualService without hosts only apply in place of rules that delegate to it.";
+The rules of a VirtualService without hosts only replace rules that delegate to it.";
 
     /// A selector without a workload.
     SELECTOR_UNUSED = "STR1049", "a selector selects no workload",
         "Compare it with the labels of the pods: kubectl get pods --show-labels", "\
 No known workload in the object's namespace (for a Gateway: in any namespace) has these labels. The object
-applies as soon as such a workload exists.";
+applies as soon as a matching workload exists.";
 
     /// The Service of another namespace.
     GRANT_MISSING = "STR1050", "a route refers to a namespace that does not allow it",
@@ -111,7 +111,7 @@ None selects this one.";
 
     /// A subset without endpoints.
     SUBSET_EMPTY = "STR1055", "a subset has no endpoints of the service",
-        "Compare its labels with those of the pods: kubectl get pods --show-labels", "\
+        "Compare its labels with the labels of the pods: kubectl get pods --show-labels", "\
 A subset contains the endpoints that have all its labels, from the pod, the entry or the location. The
 service has endpoints, but none matches: requests to the subset receive 503 until one does.";
     /// A subset of a client's own rule.
@@ -120,7 +120,7 @@ service has endpoints, but none matches: requests to the subset receive 503 unti
 Gateways of other networks only know the subsets of the DestinationRule in the service's namespace (or in
 the root namespace). A rule in a client's namespace may define a subset of the same name with other labels,
 or one that the other rule lacks: a gateway would forward to other endpoints. Therefore clients only receive
-the endpoints in their own network; those in other networks are withheld.";
+the endpoints in their own network; endpoints in other networks are withheld.";
 
     /// A missing right.
     ROUTE_STATUS_DENIED = "STR1056", "Strait may not write the status of routes",
@@ -155,7 +155,7 @@ minutes.";
 
     /// IST0104.
     GATEWAY_PORT_UNSERVED = "STR1079", "no Service of a Gateway's routers has the port",
-        "Add the port to the Service of the routers, or name one of its ports in the Gateway.", "\
+        "Add the port to the Service of the routers, or name any of its ports in the Gateway.", "\
 The port number of a server refers to the routers' Service, which maps it to a port of the pod. The Services
 that select the routers have no such port: the routers listen on that number themselves, if they can
 (STR1084), and clients cannot reach it through the Service or its load balancer.";
@@ -169,8 +169,8 @@ with other credentials work. Connections to this server are closed until there i
 
     /// UNPRIVILEGED_POD: an omitted listener.
     PORT_PRIVILEGED = "STR1084", "a proxy cannot listen on a port below 1024",
-        "Use a port from 1024 on. For a Gateway, map this port of the routers' Service to such a targetPort.", "\
-The node of the named proxy states UNPRIVILEGED_POD: it cannot listen below 1024, and would reject such a
+        "Use a port from 1024 on. For a Gateway, map this port of the routers' Service to this targetPort.", "\
+The node of the named proxy states UNPRIVILEGED_POD: it cannot listen below 1024, and would reject this
 listener. Therefore this listener is omitted, and the others apply. Connections that are redirected into a
 sidecar do not need the port. A proxy that may listen on it must not have this setting
 (ISTIO_META_UNPRIVILEGED_POD).";

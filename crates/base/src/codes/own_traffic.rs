@@ -5,7 +5,7 @@ use super::code::Code;
 codes! {
     /// An object of a cluster with the same name as an object of the shared store.
     OF_SHARED_STORE = "STR1120", "the shared store has an object of that kind and name, which takes precedence",
-        "Rename one of the two, or delete the cluster's object.", "\
+        "Rename either of the two, or delete the cluster's object.", "\
 According to the policy file (trafficFrom), the traffic objects of a cluster apply to its own proxies. An
 object of the same kind, namespace and name in the shared store replaces the cluster's object entirely,
 whichever is older. Other objects of the cluster apply.";

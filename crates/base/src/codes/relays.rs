@@ -74,7 +74,7 @@ of the hub, without a middlebox that terminates TLS.";
     /// Response of a relay.
     RELAY_API_SERVER = "STR0351", "the relay cannot reach the API server of its cluster",
         "Check the relay's pod and the API server: kubectl get --raw /readyz", "\
-The relay is connected to the hub, but the API server of its own cluster does not respond or refuses the
+The relay is connected to the hub, but the API server of that cluster does not respond or refuses the
 connection. The member is stale until it does.";
 
     /// A proxy fails.

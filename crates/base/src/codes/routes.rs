@@ -15,7 +15,7 @@ itself. The others apply.";
 Envoy refuses an entire route configuration for one invalid value: all services of the port would keep their
 old routes, or have none after a restart. Therefore the last valid version of the entire VirtualService
 stays active. Without one, the rule is ignored, unless it blocks requests (a direct response of 400 and
-above, or an abort of all requests with such a status): then it responds with 500. A rule of the Gateway API
+above, or an abort of all requests with this status): then it responds with 500. A rule of the Gateway API
 responds with 500. All other rules apply.";
 
     /// A condition with a value that Envoy refuses.
@@ -24,12 +24,12 @@ responds with 500. All other rules apply.";
 A regular expression must have RE2's syntax, without look-around and references, and at most 1024 bytes.
 Names of headers must be tokens. The last valid version of the entire VirtualService stays active. Without
 one, its rule is ignored, unless it blocks requests (a direct response of 400 and above, or an abort of all
-requests with such a status): then requests that meet the other conditions of the match receive 500, as with
+requests with this status): then requests that meet the other conditions of the match receive 500, as with
 a route of the Gateway API. Other rules apply to the connections that the condition would match.";
 
     /// A rule after a rule for all requests.
     RULE_UNREACHABLE = "STR1023", "a rule is never evaluated",
-        "Move the rule before the one that matches every request.", "\
+        "Move the rule before the rule that matches every request.", "\
 The first matching rule of a VirtualService applies. A rule without a condition matches every request, so
 later rules have no effect.";
 
@@ -45,12 +45,12 @@ then the first by name and namespace. The rules of two objects are never mixed u
     DELEGATE_MISSING = "STR1025", "a rule delegates to a VirtualService that does not exist",
         "Create the named VirtualService without hosts, and export it to this one's namespace.", "\
 A rule that delegates is replaced by the rules of another VirtualService, which must have no hosts and be
-visible in the namespace of the delegating one. If there is none, the rule is ignored, and the next one
+visible in the namespace of the delegating one. Without one, the rule is ignored, and the next one
 applies.";
 
     /// A conflict between a rule and its delegate.
     DELEGATE_CONFLICT = "STR1026", "a delegate's rule conflicts with the rule that names it",
-        "Make the delegate's conditions narrower than those of the rule, or remove them.", "\
+        "Make the delegate's conditions narrower than the rule's own, or remove them.", "\
 A request must match both the delegating rule and the delegate's own rule. If the two contradict each other,
 or both have a regular expression for the same attribute, the delegate's rule is ignored. A delegate cannot
 delegate further.";

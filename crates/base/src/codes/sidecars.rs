@@ -37,8 +37,8 @@ otherwise from the root namespace's object.";
 
     /// Telemetry: providers.
     TELEMETRY_PROVIDER = "STR1065", "a Telemetry names an unusable provider for logs or traces",
-        "Name one of the extensionProviders (mesh config): envoy or a file for logs, zipkin or opentelemetry for spans.", "\
-Proxies write the logs that the mesh config defines, and send spans to the service of one of its providers.
+        "Name an entry of extensionProviders (mesh config): envoy or a file for logs, zipkin or opentelemetry for spans.", "\
+Proxies write the logs that the mesh config defines, and send spans to the service of any of its providers.
 An unknown name is ignored, and the object's settings for other providers apply. No spans are sent if a
 proxy cannot reach the service: it must be known, exported to the proxy's namespace, and have the port.";
 

@@ -7,7 +7,7 @@ codes! {
     TRAFFIC_MALFORMED = "STR1001", "an object of the traffic configuration does not match its schema",
         "Correct the named field. Strait reads the object again automatically.", "\
 A field has a value with a type or keyword that the schema does not allow. The entire last valid version of
-the object stays active. If there is none, also from before a restart, the object is ignored. No other
+the object stays active. Without one, also from before a restart, the object is ignored. No other
 object is affected.";
 
     /// An invalid host.
@@ -82,15 +82,15 @@ server or an invalid host is omitted. All other servers and hosts apply.";
 
     /// Two servers on one port.
     GATEWAY_CONFLICT = "STR1011", "a server of a Gateway conflicts with an older Gateway",
-        "Give one of the two another host or port, or merge them into one Gateway.", "\
+        "Give either of the two another host or port, or merge them into one Gateway.", "\
 Gateways that select the same routers share their ports. On a plain-text port, the oldest server determines
 the protocol. With TLS, a host belongs to the oldest server that has it, whichever namespace it is for. The
 conflicting part is omitted, and the rest applies.";
 
     /// A VirtualService without a Gateway.
     GATEWAY_UNBOUND = "STR1012", "a VirtualService names a Gateway that does not serve it",
-        "Create the Gateway, or give one of its servers a host of the VirtualService.", "\
-A Gateway serves a VirtualService if one of its servers has a host in common with it and accepts
+        "Create the Gateway, or give any of its servers a host of the VirtualService.", "\
+A Gateway serves a VirtualService if any of its servers has a host in common with it and accepts
 VirtualServices of its namespace (`namespace/host`). This Gateway does not serve it, or not for the named
 host. The VirtualService applies elsewhere.";
 
