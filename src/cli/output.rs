@@ -314,6 +314,15 @@ pub(crate) fn clean(text: &str) -> String {
     out
 }
 
+/// Returns the innermost error: the outer ones only state that something failed.
+pub(crate) fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    clean(&cause.to_string())
+}
+
 /// Returns the age of an RFC 3339 time, for example `3m12s` or `5d`; `<none>` for no time.
 pub(crate) fn age(time: &Value, look: &OutputStyle) -> String {
     let Some(then) = time.as_str().and_then(|text| text.parse::<Timestamp>().ok()) else {
@@ -449,13 +458,4 @@ pub(super) mod tests {
         let read: Value = serde_saphyr::from_str(&yaml(&value)).expect("YAML");
         assert_eq!(read, value);
     }
-}
-
-/// Returns the innermost error: the outer ones only state that something failed.
-pub(crate) fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut cause = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    clean(&cause.to_string())
 }

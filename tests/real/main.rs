@@ -7,8 +7,6 @@
 //! `STRAIT_REAL=required` a skip is a failure.
 //!
 //! `cargo test --test real [FILTER]`; `STRAIT_REAL_KEEP=1` keeps logs and configurations of a run.
-//! With `--with-mesh`, only the scenarios that need the rig run, and with `--without-mesh`, only the
-//! others, so that the landing gate can run them at different times.
 
 #![expect(
     clippy::unwrap_used,
@@ -96,12 +94,6 @@ enum Scenario {
 
 use Scenario::{Both, Machine, Mesh};
 
-impl Scenario {
-    fn needs_mesh(self) -> bool {
-        !matches!(self, Machine(_))
-    }
-}
-
 /// All scenarios in their order: destructive ones come last.
 const SCENARIOS: &[(&str, Scenario)] = &[
     ("rig_carries_mtls_from_sidecar_through_gateway_to_sidecar", Machine(rig_check::run)),
@@ -170,15 +162,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// Selects scenarios as libtest does: by any of the given substrings, or all without one. Options
-/// select by environment.
+/// Selects scenarios as libtest does: by any of the given substrings, or all without one.
 fn select(arguments: &[String]) -> Vec<(&'static str, Scenario)> {
-    let has = |option: &str| arguments.iter().any(|argument| argument == option);
-    let exact = has("--exact");
-    let in_environment = |scenario: Scenario| match scenario.needs_mesh() {
-        true => !has("--without-mesh"),
-        false => !has("--with-mesh"),
-    };
+    let exact = arguments.iter().any(|argument| argument == "--exact");
     let filters: Vec<&String> =
         arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
     let matches = |name: &str| {
@@ -187,9 +173,7 @@ fn select(arguments: &[String]) -> Vec<(&'static str, Scenario)> {
                 .iter()
                 .any(|filter| if exact { name == *filter } else { name.contains(*filter) })
     };
-    let selected =
-        SCENARIOS.iter().filter(|(name, scenario)| matches(name) && in_environment(*scenario));
-    selected.copied().collect()
+    SCENARIOS.iter().filter(|(name, _)| matches(name)).copied().collect()
 }
 
 fn run(mut rig: Rig, selected: &[(&str, Scenario)]) -> ExitCode {

@@ -7,8 +7,8 @@ codes! {
     ACCESS_UNREADABLE = "STR0820", "an access policy cannot be read",
         "Correct the named field: strait policy status [NAMESPACE/]NAME. Strait reads the policy again automatically.", "\
 A field has an invalid value or an unknown name. Without a part of it, an access policy could allow more
-than intended, or deny more. Therefore Strait never ignores an invalid part silently: the last valid version of
-the policy stays active, also after a restart. Other policies are not affected.";
+than intended, or deny more. Therefore Strait never ignores an invalid part silently: the last valid version
+of the policy stays active, also after a restart. Other policies are not affected.";
 
     /// The last valid version of a policy is active.
     ACCESS_LAST_GOOD = "STR0821", "the last valid version of an access policy is active",

@@ -53,7 +53,7 @@ impl ConnectionAtRouter<'_> {
                         walk.rule = Some(name());
                     }
                     Ok(connections) => {
-                        lost.push(rule, name, against_name(self.server_name, &connections))
+                        lost.push(rule, name, against_name(self.server_name, &connections));
                     }
                     Err(BytesMisfit::Taken(connections)) if !self.gives(&connections) => {
                         lost.push(rule, name, against_name(self.server_name, &connections));

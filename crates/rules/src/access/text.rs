@@ -34,10 +34,10 @@ impl<'a> TextForm<'a> {
             Self::Present => then(TextPattern::borrowed(&[TextPart::Some])),
             Self::Exact(text) => then(TextPattern::borrowed(&[TextPart::text(*text)])),
             Self::Prefix(text) => {
-                then(TextPattern::borrowed(&[TextPart::text(*text), TextPart::Any]))
+                then(TextPattern::borrowed(&[TextPart::text(*text), TextPart::Any]));
             }
             Self::Suffix(text) => {
-                then(TextPattern::borrowed(&[TextPart::Any, TextPart::text(*text)]))
+                then(TextPattern::borrowed(&[TextPart::Any, TextPart::text(*text)]));
             }
         }
     }

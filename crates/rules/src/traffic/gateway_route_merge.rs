@@ -203,7 +203,7 @@ fn closed_grpc_ports(rules: &[HttpRule]) -> Vec<HttpRule> {
             more: RareTerms { response: Some(Box::new(closed)), ..RareTerms::default() }.into(),
             ..RuleTerms::default()
         };
-        HttpRule { place: RulePlace { origin: origin, ..RulePlace::default() }, ..terms.into() }
+        HttpRule { place: RulePlace { origin, ..RulePlace::default() }, ..terms.into() }
     });
     let are_others = rules.iter().any(|one| !is_grpc_rule(one));
     closed.filter(|_| are_others).collect()

@@ -131,7 +131,7 @@ pub(super) fn slice_origin(
             ports: Arc::default(),
             endpoints: Box::default(),
         };
-        (is_ours && is_of_service && is_named).then(|| SliceOrigin::Own(key.name, slice))
+        (is_ours && is_of_service && is_named).then_some(SliceOrigin::Own(key.name, slice))
     };
     own().or_else(|| metadata.name.starts_with(DERIVED_PREFIX).then_some(SliceOrigin::Foreign))
 }
