@@ -87,7 +87,7 @@ impl fmt::Display for Millis {
     }
 }
 
-/// Checks that four times as many entries take at most eight times as long. Quadratic cost would
+/// Checks that four times as many entries take at most ten times as long. Quadratic cost would
 /// take sixteen times as long.
 fn check_linear(kinds: &[&str]) {
     let mut faults = Vec::new();
@@ -100,7 +100,7 @@ fn check_linear(kinds: &[&str]) {
             let quarter = costs(field, count / 4).into_iter().max().unwrap_or_default();
             let ratio = most.as_secs_f64() / quarter.as_secs_f64();
             line += &format!(", {ratio:.1} times a quarter of it");
-            if ratio > 8.0 {
+            if ratio > 10.0 {
                 faults.push(line.clone());
             }
         }
