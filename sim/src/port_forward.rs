@@ -26,7 +26,7 @@ const PROTOCOL: &str = "v4.channel.k8s.io";
 const DATA: u8 = 0;
 const ERRORS: u8 = 1;
 
-/// The addresses that stand for ports of pods.
+/// The addresses at which this server reaches the ports of pods.
 #[derive(Debug, Default)]
 pub(crate) struct PodPorts(Mutex<HashMap<(String, u16), SocketAddr>>);
 

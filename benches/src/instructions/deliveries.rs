@@ -383,7 +383,7 @@ struct PipeState {
     to_server: VecDeque<u8>,
     to_client: Vec<u8>,
     reader: Option<Waker>,
-    /// Whether the client ignores what the server sends.
+    /// Whether the client ignores the data from the server.
     ignores: bool,
 }
 

@@ -1,6 +1,7 @@
 //! Upstream clusters: one for each port of each service, and a few that every proxy needs.
 
 mod discovery;
+mod error_matcher;
 mod gateway_ejection;
 mod http_options;
 mod inbound;

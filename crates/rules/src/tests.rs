@@ -87,20 +87,22 @@ impl fmt::Display for Millis {
     }
 }
 
-/// Checks that four times as many entries take at most ten times as long. Quadratic cost would
+/// Checks that four times as many entries take at most eight times as long. Quadratic cost would
 /// take sixteen times as long.
 fn check_linear(kinds: &[&str]) {
     let mut faults = Vec::new();
     for field in repeated_fields().iter().filter(|one| kinds.contains(&one.kind)) {
         // Half of the limit also distinguishes quadratic from linear cost, in half of the time.
         let count = field.accepted_max() / 2;
+        // The first object of a kind loads Envoy's schema, which must not count as cost of entries.
+        costs(field, 2);
         let most = costs(field, count).into_iter().max().unwrap_or_default();
         let mut line = format!("{} {} x {count}: {}", field.kind, field.field, Millis(most));
         if most >= COMPARED_FROM {
             let quarter = costs(field, count / 4).into_iter().max().unwrap_or_default();
             let ratio = most.as_secs_f64() / quarter.as_secs_f64();
             line += &format!(", {ratio:.1} times a quarter of it");
-            if ratio > 10.0 {
+            if ratio > 8.0 {
                 faults.push(line.clone());
             }
         }

@@ -10,19 +10,17 @@
 use std::time::Duration;
 
 use super::super::{any, duration};
+use super::error_matcher::{counted_statuses, header_text, predicate};
 use crate::service_metrics::METADATA;
 use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
 use strait_proto::envoy::envoy::config::common::matcher::v3::match_predicate::{MatchSet, Rule};
-use strait_proto::envoy::envoy::config::common::matcher::v3::{HttpHeadersMatch, MatchPredicate};
 use strait_proto::envoy::envoy::config::common::mutation_rules::v3 as mutation_rules;
 use strait_proto::envoy::envoy::config::core::v3 as core;
-use strait_proto::envoy::envoy::config::route::v3 as route;
 use strait_proto::envoy::envoy::extensions::filters::http::header_mutation::v3 as header_mutation;
 use strait_proto::envoy::envoy::extensions::filters::http::upstream_codec::v3::UpstreamCodec;
 use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
 use strait_proto::envoy::envoy::extensions::upstreams::http::v3 as http;
-use strait_proto::envoy::envoy::r#type::matcher::v3 as matcher;
-use strait_proto::envoy::envoy::r#type::v3::Int64Range;
+use strait_proto::envoy::envoy::r#type::matcher::v3::string_matcher::MatchPattern;
 use strait_proto::envoy::google::protobuf::{Any, UInt32Value};
 use strait_rules::traffic::policy::OutlierDetection;
 
@@ -51,7 +49,8 @@ pub(super) struct GatewayFilters {
 
 /// Returns the filters and the matcher for a rule.
 pub(super) fn filters(rule: &OutlierDetection) -> GatewayFilters {
-    let is_gateway = header(GATEWAY_HEADER, exactly(GATEWAY_MARK.1));
+    let mark = MatchPattern::Exact(GATEWAY_MARK.1.into());
+    let is_gateway = header_text(GATEWAY_HEADER, mark);
     let not_gateway = Rule::NotMatch(Box::new(predicate(is_gateway)));
     let rules = [counted_statuses(rule), not_gateway].map(predicate).into();
     let error_matcher = Some(predicate(Rule::AndMatch(MatchSet { rules })));
@@ -63,8 +62,8 @@ pub(super) fn filters(rule: &OutlierDetection) -> GatewayFilters {
     GatewayFilters { errors, filters }
 }
 
-/// Counts failed connections apart from responses. A rule that does not say so itself counts a
-/// failed connection like a response with status 503, so the lowest of its thresholds applies.
+/// Counts failed connections apart from responses. Without `splitExternalLocalOriginErrors`, a rule
+/// counts a failed connection like a response with status 503: the lowest threshold applies to it.
 pub(super) fn count_connect_failures_apart(
     rule: &OutlierDetection,
     detection: &mut cluster::OutlierDetection,
@@ -99,18 +98,6 @@ pub(super) fn of_unreachable_pods() -> cluster::OutlierDetection {
     }
 }
 
-/// Returns the statuses that are errors to a rule, all from 500 on by default.
-fn counted_statuses(rule: &OutlierDetection) -> Rule {
-    use route::header_matcher::HeaderMatchSpecifier;
-    if rule.error_statuses.is_empty() {
-        let range = Int64Range { start: 500, end: 600 };
-        return header(":status", HeaderMatchSpecifier::RangeMatch(range));
-    }
-    let regex = rule.error_statuses.iter().map(u16::to_string).collect::<Vec<_>>().join("|");
-    let regex = matcher::RegexMatcher { regex, ..Default::default() };
-    header(":status", text(matcher::string_matcher::MatchPattern::SafeRegex(regex)))
-}
-
 /// Returns the filter that replaces the header of every response by the mark of its endpoint. Where
 /// the endpoint has no mark, Envoy adds no header, so a server cannot exempt itself.
 fn marking() -> header_mutation::HeaderMutation {
@@ -139,32 +126,6 @@ fn filter(name: &str, config: Any) -> hcm::HttpFilter {
         config_type: Some(hcm::http_filter::ConfigType::TypedConfig(config)),
         ..Default::default()
     }
-}
-
-fn header(name: &str, specifier: route::header_matcher::HeaderMatchSpecifier) -> Rule {
-    let header = route::HeaderMatcher {
-        name: name.into(),
-        header_match_specifier: Some(specifier),
-        ..Default::default()
-    };
-    Rule::HttpResponseHeadersMatch(HttpHeadersMatch { headers: vec![header] })
-}
-
-fn exactly(value: &str) -> route::header_matcher::HeaderMatchSpecifier {
-    text(matcher::string_matcher::MatchPattern::Exact(value.into()))
-}
-
-fn text(
-    pattern: matcher::string_matcher::MatchPattern,
-) -> route::header_matcher::HeaderMatchSpecifier {
-    route::header_matcher::HeaderMatchSpecifier::StringMatch(matcher::StringMatcher {
-        match_pattern: Some(pattern),
-        ..Default::default()
-    })
-}
-
-fn predicate(rule: Rule) -> MatchPredicate {
-    MatchPredicate { rule: Some(rule) }
 }
 
 fn number(value: u32) -> UInt32Value {

@@ -2,16 +2,13 @@
 //! outlier detection and load balancing. (docs/reference/traffic.md, "DestinationRule".)
 
 use super::super::{any, duration};
+use super::error_matcher::{counted_statuses, predicate};
 use strait_model::mesh_config::TcpKeepalive;
 use strait_model::{Port, Protocol};
 use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
-use strait_proto::envoy::envoy::config::common::matcher::v3::match_predicate::Rule;
-use strait_proto::envoy::envoy::config::common::matcher::v3::{HttpHeadersMatch, MatchPredicate};
 use strait_proto::envoy::envoy::config::core::v3 as core;
-use strait_proto::envoy::envoy::config::route::v3 as route;
 use strait_proto::envoy::envoy::extensions::transport_sockets::proxy_protocol::v3::ProxyProtocolUpstreamTransport;
 use strait_proto::envoy::envoy::extensions::upstreams::http::v3 as http;
-use strait_proto::envoy::envoy::r#type::matcher::v3 as matcher;
 use strait_proto::envoy::envoy::r#type::v3::Percent;
 use strait_proto::envoy::google::protobuf::{UInt32Value, UInt64Value};
 use strait_rules::traffic::policy::{
@@ -77,25 +74,11 @@ pub(super) fn http2_options(policy: &ResolvedPolicy) -> core::Http2ProtocolOptio
 pub(super) fn errors(
     policy: &ResolvedPolicy,
 ) -> Option<http::http_protocol_options::OutlierDetection> {
-    let statuses = &policy.outlier_detection.as_ref()?.error_statuses;
-    if statuses.is_empty() {
+    let rule = policy.outlier_detection.as_deref()?;
+    if rule.error_statuses.is_empty() {
         return None;
     }
-    let codes: Vec<_> = statuses.iter().map(u16::to_string).collect();
-    let status = route::HeaderMatcher {
-        name: ":status".into(),
-        header_match_specifier: Some(route::header_matcher::HeaderMatchSpecifier::StringMatch(
-            matcher::StringMatcher {
-                match_pattern: Some(matcher::string_matcher::MatchPattern::SafeRegex(
-                    matcher::RegexMatcher { regex: codes.join("|"), ..Default::default() },
-                )),
-                ..Default::default()
-            },
-        )),
-        ..Default::default()
-    };
-    let rule = Rule::HttpResponseHeadersMatch(HttpHeadersMatch { headers: vec![status] });
-    let error_matcher = Some(MatchPredicate { rule: Some(rule) });
+    let error_matcher = Some(predicate(counted_statuses(rule)));
     Some(http::http_protocol_options::OutlierDetection { error_matcher })
 }
 

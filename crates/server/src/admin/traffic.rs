@@ -1,8 +1,8 @@
 //! Traffic of clusters and services, read from a Prometheus that scrapes the proxies.
 //!
 //! Read-only and bounded: a fixed set of queries, a limit for the time and the size of each response,
-//! and at most one reading at a time. A result is used for [`FRESH`]. Without `--prometheus` nothing
-//! is requested.
+//! and at most one reading at a time. A result is used for [`FRESH`]. Without `--prometheus`, the
+//! server sends no request.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,7 +25,7 @@ const FRESH: Duration = Duration::from_secs(10);
 const LIMIT: Duration = Duration::from_secs(5);
 /// Maximum size of one response in bytes.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
-/// Maximum number of rows of each kind: those with the most requests.
+/// Maximum number of rows of each kind. Rows with more requests have priority.
 const ROWS_MAX: usize = 2000;
 /// Time over which rates are computed.
 const WINDOW: &str = "2m";

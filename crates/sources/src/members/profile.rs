@@ -1,7 +1,7 @@
 //! ClusterProfiles (multicluster.x-k8s.io): a cluster in an inventory, and the providers that give
 //! access to it. Pure.
 //!
-//! Metadata is the intent of its author, status is what a manager reports. The operator's file decides
+//! The author of a profile writes the metadata, and a manager the status. The operator's file decides
 //! which provider is used, and how. Arguments and variables that a profile adds to a program are
 //! ignored.
 

@@ -281,7 +281,7 @@ fn slices_equal_a_naive_calculator_for_random_histories() {
                 6 => exporter.network = ["n1", "n2"].choose(&mut random).expect("not empty"),
                 _ => {}
             }
-            // Cluster b is silent now and then: nothing that happens there has an effect then.
+            // Cluster b is sometimes silent. Meanwhile, its changes have no effect.
             world.get_mut("b").expect("it exists").is_read = random.random_bool(0.8);
             let has_import = |importer: &Importer| importer.imports.contains_key("cart");
             settle(&mut importer, &world);

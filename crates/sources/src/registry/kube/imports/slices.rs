@@ -26,7 +26,7 @@ pub(super) const ENDPOINTS_MAX: usize = 100;
 
 /// The knowledge about the endpoints of an exporting cluster.
 enum SourceKnowledge<'a> {
-    /// They may be any: its slices stay.
+    /// The endpoints are unknown: its slices stay unchanged.
     Unknown,
     /// It does not export the service: it has no slices.
     Absent,
@@ -45,6 +45,15 @@ struct Placed<'a> {
     changes: bool,
 }
 
+/// The import whose slices are planned.
+struct SliceTarget<'a> {
+    name: &'a NamespacedName,
+    key: &'a WorkloadKey,
+    service: Option<&'a SharedService>,
+    own: &'a OwnImport,
+    derived: &'a DerivedService,
+}
+
 impl ImportPlanInputs<'_> {
     /// Plans the slices of an import of Strait. Returns the networks of endpoints that the cluster
     /// does not reach.
@@ -58,7 +67,8 @@ impl ImportPlanInputs<'_> {
         plan: &mut ImportPlan,
     ) -> Vec<NetworkId> {
         let endpoints = self.endpoints.services.get(key);
-        let inputs = self.inputs_hash(name, key, service, own, derived);
+        let target = SliceTarget { name, key, service, own, derived };
+        let inputs = self.inputs_hash(&target);
         if let Some(settled) = self.settled.slices.get(name) {
             let has_same_endpoints = match (&settled.endpoints, endpoints) {
                 (Some(before), Some(now)) => Arc::ptr_eq(before, now),
@@ -74,47 +84,12 @@ impl ImportPlanInputs<'_> {
         let mut deletions = Vec::new();
         for source in self.sources(name, service) {
             for family in [IpFamily::V4, IpFamily::V6] {
-                let present = self
-                    .own_slices(name)
-                    .filter(|(_, slice)| slice.source == source && slice.family == family);
-                let groups = match self.source(key, service, &source) {
-                    SourceKnowledge::Unknown => continue,
-                    SourceKnowledge::Absent => PortGroups::new(),
-                    SourceKnowledge::Known(export, known) => {
-                        let is_served = self.serves(family, own, derived);
-                        self.groups(export, known, &own.service, family, is_served, &mut missing)
-                    }
-                };
-                let prefix = slice_prefix(&derived_name(name), &source, family);
-                let is_taken = |slice: &str| {
-                    let (namespace, slice) = (Arc::clone(&name.namespace), slice.into());
-                    (self.is_other_slice)(&NamespacedName { namespace, name: slice })
-                };
-                for placed in place(&prefix, present.collect(), groups, is_taken) {
-                    match (placed.before, placed.endpoints.is_empty()) {
-                        (Some(slice), true) => {
-                            deletions.push((name.clone(), slice.deletion(&placed.name)));
-                        }
-                        (None, true) => {}
-                        (before, false) => {
-                            let identity = SliceIdentity {
-                                import: name,
-                                derived,
-                                set: self.set,
-                                source: &source,
-                                family,
-                                name: &placed.name,
-                            };
-                            let rows = self.rows(&source, &own.service, &placed);
-                            let object = slice_object(&identity, &placed.ports, &rows);
-                            if before.is_none_or(|slice| !is_same(slice, &placed, &object)) {
-                                let (slice, creates) = (placed.name, before.is_none());
-                                let write = ImportWrite::Slice { slice, object, creates };
-                                plan.writes.push((name.clone(), write));
-                            }
-                        }
-                    }
-                }
+                let writes = self.source_slices(&target, &source, family, &mut missing);
+                let (deleted, written): (Vec<_>, Vec<_>) = writes
+                    .into_iter()
+                    .partition(|write| matches!(write, ImportWrite::DeleteSlice { .. }));
+                plan.writes.extend(written.into_iter().map(|write| (name.clone(), write)));
+                deletions.extend(deleted.into_iter().map(|write| (name.clone(), write)));
             }
         }
         // New slices first: an endpoint that moves to another slice stays reachable.
@@ -126,6 +101,55 @@ impl ImportPlanInputs<'_> {
             plan.settled.slices.insert(name.clone(), settled);
         }
         missing
+    }
+
+    /// Plans the slices of one exporting cluster and address family. Adds the networks of ready
+    /// endpoints that the importing cluster does not reach.
+    fn source_slices(
+        &self,
+        SliceTarget { name, key, service, own, derived }: &SliceTarget<'_>,
+        source: &Arc<str>,
+        family: IpFamily,
+        missing: &mut BTreeSet<NetworkId>,
+    ) -> Vec<ImportWrite> {
+        let groups = match self.source(key, *service, source) {
+            SourceKnowledge::Unknown => return Vec::new(),
+            SourceKnowledge::Absent => PortGroups::new(),
+            SourceKnowledge::Known(export, known) => {
+                let is_served = self.serves(family, own, derived);
+                self.groups(export, known, &own.service, family, is_served, missing)
+            }
+        };
+        let present = self
+            .own_slices(name)
+            .filter(|(_, slice)| slice.source == *source && slice.family == family);
+        let prefix = slice_prefix(&derived_name(name), source, family);
+        let is_taken = |slice: &str| {
+            let (namespace, slice) = (Arc::clone(&name.namespace), slice.into());
+            (self.is_other_slice)(&NamespacedName { namespace, name: slice })
+        };
+        let mut writes = Vec::new();
+        for placed in place(&prefix, present.collect(), groups, is_taken) {
+            if placed.endpoints.is_empty() {
+                writes.extend(placed.before.map(|slice| slice.deletion(&placed.name)));
+                continue;
+            }
+            let identity = SliceIdentity {
+                import: name,
+                derived,
+                set: self.set,
+                source,
+                family,
+                name: &placed.name,
+            };
+            let rows = self.rows(source, &own.service, &placed);
+            let object = slice_object(&identity, &placed.ports, &rows);
+            if placed.before.is_none_or(|slice| !is_same(slice, &placed, &object)) {
+                let (slice, creates) = (placed.name, placed.before.is_none());
+                writes.push(ImportWrite::Slice { slice, object, creates });
+            }
+        }
+        writes
     }
 
     /// Plans the deletion of all slices of an import.
@@ -253,17 +277,13 @@ impl ImportPlanInputs<'_> {
     /// Returns the hash of the inputs other than the endpoints.
     fn inputs_hash(
         &self,
-        name: &NamespacedName,
-        key: &WorkloadKey,
-        service: Option<&SharedService>,
-        own: &OwnImport,
-        derived: &DerivedService,
+        SliceTarget { name, key, service, own, derived }: &SliceTarget<'_>,
     ) -> u64 {
         let mut hash = DefaultHasher::new();
         (&own.service, &derived.uid, &derived.ips).hash(&mut hash);
         self.endpoints.networks.get(self.cluster).map(NetworkId::as_str).hash(&mut hash);
-        for source in self.sources(name, service) {
-            let state = match self.source(key, service, &source) {
+        for source in self.sources(name, *service) {
+            let state = match self.source(key, *service, &source) {
                 SourceKnowledge::Unknown => 0,
                 SourceKnowledge::Absent => 1,
                 SourceKnowledge::Known(export, _) => {
