@@ -117,10 +117,9 @@ mod tests {
                 assert!(locked() >= program.bytes, "{} of {program:?}", locked());
             }
             // Without the right, the limit explains the refusal.
-            Err(refusal) => assert!(
-                refusal.limit.is_some_and(|limit| limit < refusal.bytes),
-                "{refusal:?}"
-            ),
+            Err(refusal) => {
+                assert!(refusal.limit.is_some_and(|limit| limit < refusal.bytes), "{refusal:?}")
+            }
         }
     }
 }

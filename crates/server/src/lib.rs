@@ -182,8 +182,8 @@ fn lock_memory() {
                 Some(limit) => format!("its limit is {limit} bytes (RLIMIT_MEMLOCK)"),
                 None => "it has no limit (RLIMIT_MEMLOCK)".to_owned(),
             };
-            let (code, needed, error) =
-                (codes::MEMORY_NOT_LOCKED, refusal.bytes, refusal.error);
+            let code = &codes::MEMORY_NOT_LOCKED;
+            let (needed, error) = (refusal.bytes, refusal.error);
             warn!(
                 code = code.id,
                 next = code.next,
