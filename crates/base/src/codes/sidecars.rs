@@ -4,11 +4,11 @@ use super::code::Code;
 
 codes! {
     /// Sidecar: spec.egress.hosts.
-    SIDECAR_HOST = "STR1060", "a host of a Sidecar imports nothing, or not what it suggests",
+    SIDECAR_HOST = "STR1060", "a host of a Sidecar does not import the intended services",
         "Write NAMESPACE/HOST. NAMESPACE is a name, . or *; HOST is a full name, *.suffix or *.", "\
-Each host is evaluated separately. An invalid one imports nothing; the others apply. ~ before the namespace
-excludes hosts that others import. A name without a dot is a full name, as an entry may have: it is not the
-short name of a Service.";
+Each host is evaluated separately. An invalid host imports no service; the other hosts apply. ~ before the
+namespace excludes hosts that others import. A name without a dot is a full name, as an entry may have: it
+is not the short name of a Service.";
 
     /// Sidecar: spec.outboundTrafficPolicy.
     SIDECAR_POLICY = "STR1061", "an outboundTrafficPolicy has no mode",
