@@ -551,7 +551,7 @@ mod tests {
                 { "id": "ok", "state": "live", "credential": { "endsSoon": false },
                   "sameAddresses": [{ "network": "", "cluster": "c", "addresses": 2, "first": "10.0.0.1", "holder": "ok" }] },
                 { "id": "old", "state": "live", "credential": { "endsSoon": true, "expires": "2026-01-01T00:00:00Z" } },
-                { "id": "a", "state": "stale", "reason": "STR0301: refused; what was last known stays" },
+                { "id": "a", "state": "stale", "reason": "STR0301: refused; its last known state stays in use" },
                 { "id": "b", "state": "rejected", "reason": "STR0203: users[0].user.exec runs a program" },
                 { "id": "c", "state": "live", "kubeconfigRefused": true, "reason": "the new kubeconfig is not used: STR0211: aliases",
                   "ignoredClaims": [{ "claim": "label", "network": "n9" }],

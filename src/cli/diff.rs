@@ -30,8 +30,8 @@ pub(crate) struct DiffArgs {
     #[arg(long, value_name = "ID", requires = "at")]
     cluster: Option<String>,
     /// Show the effects of the objects in these files and directories, or '-' for standard input,
-    /// before they are applied: which resources of which proxies would change. They replace objects
-    /// of the same kind, namespace and name
+    /// before they are applied: the affected proxies, and their changed resources. They replace
+    /// objects of the same kind, namespace and name
     #[arg(long = "file", short = 'f', value_name = "FILE", num_args = 1..)]
     files: Vec<PathBuf>,
     /// Show the effects of deleting this object; repeatable
@@ -176,7 +176,7 @@ fn proxies(count: u64) -> String {
 fn object(row: &Value, look: &OutputStyle) -> String {
     let name = ["kind", "namespace", "name"].map(|field| text(&row[field]));
     let state = match row["state"].as_str() {
-        Some("inForce") => Cell::good("in force"),
+        Some("inForce") => Cell::good("active"),
         Some(state @ ("refused" | "partly" | "shadowed")) => Cell::bad(state),
         Some(state) => Cell::doubtful(state),
         None => "".into(),

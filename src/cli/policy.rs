@@ -24,7 +24,8 @@ pub(crate) enum PolicyCommand {
         /// Policy file, as for 'strait serve --policy'
         file: PathBuf,
     },
-    /// Show what a policy file would refuse: a claim of a cluster, or anything in the running mesh
+    /// Show the claims that a policy file would refuse: one claim of a cluster, or all claims in the
+    /// running mesh
     Test(TestArgs),
     /// Show the state of an access policy, and the proxies that have not acknowledged it yet
     Status(PolicyStatusArgs),

@@ -213,11 +213,11 @@ fn render(raw: &str, states: &Value, show: &Show, look: &OutputStyle) -> String 
     }
     let mut counts = BTreeMap::<String, usize>::new();
     for state in items(states) {
-        let standing = match state["state"].as_str() {
-            Some("inForce") => "in force".to_owned(),
+        let name = match state["state"].as_str() {
+            Some("inForce") => "active".to_owned(),
             _ => text(&state["state"]),
         };
-        *counts.entry(standing).or_default() += 1;
+        *counts.entry(name).or_default() += 1;
     }
     let total = items(states).len();
     let counts: Vec<_> = counts.iter().map(|(state, count)| format!("{count} {state}")).collect();

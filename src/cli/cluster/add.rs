@@ -45,7 +45,7 @@ pub(crate) struct AddArgs {
     /// istioService
     #[arg(long, value_name = "FILE", conflicts_with_all = ["remote", "name", "output"])]
     pub(super) from: Option<PathBuf>,
-    /// List the rights that the control plane gets, and what does not work without each, then exit
+    /// List the rights that the control plane gets and the features that need each, then exit
     #[arg(long)]
     rights: bool,
     /// ID of the cluster [default: the context's name]
@@ -554,7 +554,7 @@ impl AddArgs {
         if more.own_traffic {
             told += "  get, list, watch its traffic objects, which apply to its proxies if the policy file allows it (trafficFrom)\n";
         }
-        told += "  what does not work without each right: strait cluster add --rights\n";
+        told += "  the features that need each right: strait cluster add --rights\n";
         told
     }
 }
