@@ -184,8 +184,8 @@ async fn hub_findings(hub: &api::Hub, is_required: bool) -> Result<Vec<Value>, C
         let mut found = strays(&all);
         found.extend(roots::differences(&roots::gather(&hub, namespace).await?));
         found.extend(member_policies::gather(&hub, namespace).await?);
-        let (told, published) = injection::gather(&hub, namespace).await?;
-        found.extend(injection::findings(&told, published.as_deref()));
+        let (reports, published) = injection::gather(&hub, namespace).await?;
+        found.extend(injection::findings(&reports, published.as_deref()));
         Ok(found)
     };
     if is_required {
@@ -213,16 +213,17 @@ fn render(
     };
     out.push('\n');
     let rows = looked_at.iter().map(|category| {
-        let of = items(found).iter().filter(|row| row["category"] == *category);
-        let (bad, notes): (Vec<_>, Vec<_>) = of.partition(|row| is_problem(row));
+        let rows_of_category = items(found).iter().filter(|row| row["category"] == *category);
+        let (bad, notes): (Vec<_>, Vec<_>) = rows_of_category.partition(|row| is_problem(row));
         let count = |count: usize, what: &str| match count {
             0 => None,
             1 => Some(format!("1 {what}")),
             more => Some(format!("{more} {what}s")),
         };
-        let told = [count(bad.len(), "problem"), count(notes.len(), "note")];
-        let told: Vec<_> = told.into_iter().flatten().chain(looked(answers, category)).collect();
-        vec![look.sign(bad.is_empty()), (*category).into(), told.join("; ").into()]
+        let counts = [count(bad.len(), "problem"), count(notes.len(), "note")];
+        let counts: Vec<_> =
+            counts.into_iter().flatten().chain(looked(answers, category)).collect();
+        vec![look.sign(bad.is_empty()), (*category).into(), counts.join("; ").into()]
     });
     out += &output::table(&[], rows.collect(), look);
     if show.output == Format::Table {
@@ -448,11 +449,11 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
 
 /// Returns the problems of the mesh's settings.
 fn of_mesh(mesh: &Value) -> Vec<Value> {
-    let of = |row: &Value| {
+    let finding = |row: &Value| {
         let code = row["code"].as_str().and_then(codes::find).unwrap_or(&codes::MESH_CONFIG);
         problem("mesh", code, "meshConfig".into(), text(&row["text"]))
     };
-    items(&mesh["problems"]).iter().map(of).collect()
+    items(&mesh["problems"]).iter().map(finding).collect()
 }
 
 /// Returns the problems of the sources that are not member clusters.
@@ -664,8 +665,8 @@ mod tests {
                 "STR0518 proxies",
             ]
         );
-        let told = &problems(&answers)[0];
-        assert!(!told["next"].as_str().expect("text").contains("ID"), "{told}");
+        let problem = &problems(&answers)[0];
+        assert!(!problem["next"].as_str().expect("text").contains("ID"), "{problem}");
         let passed =
             render(&answers, &json!([]), &["clusters", "networks"], &Show::default(), &LOOK);
         assert_eq!(
@@ -687,12 +688,12 @@ mod tests {
         assert_eq!(held(json!({ "exhaustedSecondsAgo": 3 })), 1);
         assert_eq!(held(json!({ "neededByMembers": 164 })), 1);
         assert_eq!(held(json!({ "limit": null, "open": 9000 })), 0);
-        let told = ["fine", "fifth", "month", "week", "ended"].map(|stage| {
+        let codes = ["fine", "fifth", "month", "week", "ended"].map(|stage| {
             let root = json!({ "subject": "CN=a", "ends": "2027-01-01T00:00:00Z", "stage": stage });
             of_root(&root).map(|row| text(&row["severity"]))
         });
         assert_eq!(
-            told.map(Option::unwrap_or_default),
+            codes.map(Option::unwrap_or_default),
             ["", "note", "problem", "problem", "problem"]
         );
         let waits =

@@ -223,12 +223,12 @@ impl AdminClient {
     ) -> Result<AdminResponse, CommandFailure> {
         let value = serde_json::from_str::<Value>(&raw);
         // The server's own message, if it has one.
-        let said = value.as_ref().ok().and_then(|value| value["error"].as_str()).map(clean);
+        let message = value.as_ref().ok().and_then(|value| value["error"].as_str()).map(clean);
         match (status, value) {
             (StatusCode::OK, Ok(value)) => Ok(AdminResponse { raw, value }),
             (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, _) => Err(self.refused()),
-            (StatusCode::BAD_REQUEST, _) if said.is_some() => {
-                Err(CommandFailure::usage(said.unwrap_or_default()))
+            (StatusCode::BAD_REQUEST, _) if message.is_some() => {
+                Err(CommandFailure::usage(message.unwrap_or_default()))
             }
             (
                 StatusCode::NOT_FOUND
@@ -237,9 +237,9 @@ impl AdminClient {
                 | StatusCode::PAYLOAD_TOO_LARGE
                 | StatusCode::INSUFFICIENT_STORAGE,
                 _,
-            ) if said.is_some() => Err(CommandFailure::failed(said.unwrap_or_default())),
-            (StatusCode::SERVICE_UNAVAILABLE, _) if said.is_some() => {
-                Err(CommandFailure::new(Exit::Unhealthy, said.unwrap_or_default()).next(
+            ) if message.is_some() => Err(CommandFailure::failed(message.unwrap_or_default())),
+            (StatusCode::SERVICE_UNAVAILABLE, _) if message.is_some() => {
+                Err(CommandFailure::new(Exit::Unhealthy, message.unwrap_or_default()).next(
                     "wait until it is ready: curl '".to_owned() + &self.server + "/readyz?verbose'",
                 ))
             }
@@ -267,8 +267,8 @@ impl AdminClient {
         &self,
         asking: impl Future<Output = Result<T, CommandFailure>>,
     ) -> Result<T, CommandFailure> {
-        let asked = tokio::time::timeout(self.timeout.0, asking).await;
-        asked.map_err(|_| {
+        let response = tokio::time::timeout(self.timeout.0, asking).await;
+        response.map_err(|_| {
             let text = format!("{} did not answer within {}", self.server, self.timeout);
             CommandFailure::new(Exit::TimedOut, text)
                 .next("set a longer --timeout, or read the logs of the control plane")

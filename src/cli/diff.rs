@@ -145,19 +145,21 @@ pub(super) fn render(answer: &Value, is_long: bool, look: &OutputStyle) -> Strin
         out += &of_group(group, is_long, look);
     }
     let count = |name: &str| answer[name].as_u64().unwrap_or_default();
-    let (told, untold) = (
+    let (changed, unchanged) = (
         items(&answer["affected"]).iter().map(|one| items(&one["proxies"]).len()).sum::<usize>(),
         count("unaffected"),
     );
     if items(&answer["objects"]).iter().any(is_left_out) {
         out += "\neffects without the objects that were left out:";
     }
-    out += &match (told, untold) {
+    out += &match (changed, unchanged) {
         (0, 0) => "\nno proxy is connected\n".to_owned(),
-        (0, untold) => format!("\nthe configuration of {} would not change\n", proxies(untold)),
-        (told, untold) => format!(
-            "\n{} would receive changes, {untold} would not\n",
-            proxies(told.try_into().unwrap_or(u64::MAX))
+        (0, unchanged) => {
+            format!("\nthe configuration of {} would not change\n", proxies(unchanged))
+        }
+        (changed, unchanged) => format!(
+            "\n{} would receive changes, {unchanged} would not\n",
+            proxies(changed.try_into().unwrap_or(u64::MAX))
         ),
     };
     if let skipped @ 1.. = count("notLookedAt") {
@@ -189,8 +191,8 @@ fn object(row: &Value, look: &OutputStyle) -> String {
         _ => "is left out: the effects of its kind are not computed",
     };
     let state = state.paint(look);
-    let told = if state.is_empty() { String::new() } else { format!(": {state}") };
-    let mut out = format!("{} {}/{} {action}{told}\n", name[0], name[1], name[2]);
+    let suffix = if state.is_empty() { String::new() } else { format!(": {state}") };
+    let mut out = format!("{} {}/{} {action}{suffix}\n", name[0], name[1], name[2]);
     for reason in items(&row["reasons"]) {
         let [code, path, fact] = ["code", "path", "text"].map(|field| text(&reason[field]));
         out += &format!("    {code} {path}: {fact}\n");

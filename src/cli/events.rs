@@ -162,8 +162,8 @@ fn render(change: &Value, show: &Show, look: &OutputStyle) -> String {
         out.push('\n');
         out += &STEPS.render("", &change["steps"], show, look);
     }
-    let told = change["proxies"].as_u64().unwrap_or(0);
-    if let more @ 1.. = told.saturating_sub(steps.len() as u64) {
+    let notified = change["proxies"].as_u64().unwrap_or(0);
+    if let more @ 1.. = notified.saturating_sub(steps.len() as u64) {
         out += &format!(
             "{more} more: only the proxies that were sent the change first and the ones that responded last are stored\n"
         );

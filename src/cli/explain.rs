@@ -102,18 +102,18 @@ impl ExplainArgs {
         let proxy = self.proxy.as_deref().unwrap_or_default();
         let proxy = proxy::one(&self.ask, proxy).await?;
         let key = proxy::key(&proxy);
-        let asked = self.address.as_deref();
+        let address = self.address.as_deref();
         let mut query = vec![("proxy", key.as_str()), ("hostname", hostname)];
         query.extend(port.map(|port| ("port", port)));
-        query.extend(asked.map(|address| ("address", address)));
+        query.extend(address.map(|address| ("address", address)));
         let answer = self.ask.ask("/debug/explain", &query).await;
         let answer =
             answer.map_err(|failure| failure.or_next("strait proxy list, strait service list"))?;
-        let verdict = verdict(&answer.value, asked);
+        let verdict = verdict(&answer.value, address);
         let printed = match self.ask.show.output {
             Format::Json => answer.raw,
             Format::Yaml => output::yaml(&answer.value),
-            _ => render(&answer.value, &proxy, asked, &self.ask.show, &OutputStyle::of_stdout()),
+            _ => render(&answer.value, &proxy, address, &self.ask.show, &OutputStyle::of_stdout()),
         };
         Ok((verdict, printed))
     }
@@ -121,12 +121,12 @@ impl ExplainArgs {
 
 /// Returns the exit code. Unhealthy means that a ready endpoint is withheld, or that there is no
 /// endpoint to send requests to. If one address was requested, only that endpoint is considered.
-pub(super) fn verdict(answer: &Value, asked: Option<&str>) -> Exit {
+pub(super) fn verdict(answer: &Value, address: Option<&str>) -> Exit {
     let endpoints = items(&answer["endpoints"]);
     let withheld = |endpoint: &&Value| endpoint["verdict"] == "withheld";
     let ready =
         |endpoint: &&Value| failed_step(endpoint).is_none_or(|step| step["step"] != "ready");
-    let troubled = match asked {
+    let troubled = match address {
         Some(_) => endpoints.iter().any(|endpoint| withheld(&endpoint)),
         None => endpoints.iter().filter(withheld).any(|endpoint| ready(&endpoint)),
     };
@@ -135,7 +135,7 @@ pub(super) fn verdict(answer: &Value, asked: Option<&str>) -> Exit {
     let is_dead = |row: &Value| row["code"] == codes::GATEWAY_DEAD.id;
     let troubled = troubled || items(&answer["clusters"]).iter().any(is_dead);
     // If the proxy finds endpoints itself, there may be none to show.
-    let finds = asked.is_none() && endpoints.is_empty() && answer["found"].is_string();
+    let finds = address.is_none() && endpoints.is_empty() && answer["found"].is_string();
     if troubled || !(sent || finds) { Exit::Unhealthy } else { Exit::Fine }
 }
 
@@ -147,7 +147,7 @@ fn failed_step(endpoint: &Value) -> Option<&Value> {
 pub(super) fn render(
     answer: &Value,
     of: &Value,
-    asked: Option<&str>,
+    address: Option<&str>,
     show: &Show,
     look: &OutputStyle,
 ) -> String {
@@ -181,12 +181,12 @@ pub(super) fn render(
         let rows = clusters.iter().map(|row| cluster(row, found.is_some())).collect();
         out += &output::table(headers, rows, look);
     }
-    if asked.is_some() || show.output == Format::Wide {
+    if address.is_some() || show.output == Format::Wide {
         for endpoint in endpoints {
             out += &ladder(endpoint, look);
         }
     }
-    if let (Some(address), []) = (asked, endpoints) {
+    if let (Some(address), []) = (address, endpoints) {
         out += &format!("\nNo cluster has an endpoint {} for this port.\n", clean(address));
     }
     let preferences: BTreeSet<&str> =

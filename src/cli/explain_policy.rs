@@ -75,14 +75,14 @@ pub(super) fn render(answer: &Value) -> String {
         out += &format!("note  {code}: {path}: {fact}\n");
     }
     for (name, verdict) in [("http", &answer["http"]), ("tcp", &answer["tcp"])] {
-        let asked = items(&verdict["asks"]).iter();
-        let asked: Vec<_> = asked
+        let providers = items(&verdict["asks"]).iter();
+        let providers: Vec<_> = providers
             .map(|one| format!("{} (by {})", text(&one["provider"]), text(&one["rule"])))
             .collect();
         let given = text(&verdict["verdict"]);
-        let unless = match (&*asked.join(" and "), given == "allow") {
+        let unless = match (&*providers.join(" and "), given == "allow") {
             ("", _) | (_, false) => String::new(),
-            (asked, true) => format!(", if the provider allows it: {asked}; then"),
+            (providers, true) => format!(", if the provider allows it: {providers}; then"),
         };
         out += &format!("{name:<5} {given}{unless}: {}\n", text(&verdict["by"]));
         for step in items(&verdict["steps"]) {

@@ -180,20 +180,20 @@ fn lines(answer: &Value, cluster: Option<&str>, look: &OutputStyle) -> String {
         format!("    {}\n", cell.paint(look))
     };
     let values = |was: &Value, is: &Value| {
-        let of = |value: &Value, gone| match value.is_null() {
+        let rendered = |value: &Value, gone| match value.is_null() {
             true => String::new(),
             false => sign(gone, text(value)),
         };
-        of(was, true) + &of(is, false)
+        rendered(was, true) + &rendered(is, false)
     };
     let set = |set: &Value| -> String {
-        let of = |name: &str, gone| {
+        let names = |name: &str, gone| {
             let all = items(&set[name]).iter();
             all.map(move |one| sign(gone, text(one))).collect::<String>()
         };
-        of("removed", true) + &of("added", false)
+        names("removed", true) + &names("added", false)
     };
-    let fields = |of: &Value| of.as_object().cloned().unwrap_or_default();
+    let fields = |map: &Value| map.as_object().cloned().unwrap_or_default();
     for (host, service) in fields(&answer["services"]) {
         let mut part = String::new();
         if let Some(definition) = service["definition"].as_object().filter(|_| cluster.is_none()) {

@@ -78,14 +78,14 @@ async fn hold(configuration: Option<&str>, args: &HoldArgs) -> CommandResult {
     if let Some(configuration) = configuration {
         question["configuration"] = json!(configuration);
     }
-    let foreseen = client.post("/debug/hold", &[], &question).await;
-    let foreseen = foreseen.map_err(|failure| failure.or_next("strait history list"))?.value;
-    let plan = plan(&foreseen, &OutputStyle::of_stdout());
+    let preview = client.post("/debug/hold", &[], &question).await;
+    let preview = preview.map_err(|failure| failure.or_next("strait history list"))?.value;
+    let plan = plan(&preview, &OutputStyle::of_stdout());
     if !args.consent.given(&plan).await? {
         return Ok(Exit::Fine);
     }
     // Exactly the configuration of the plan, even if another one is active by now.
-    let looked_at = &foreseen["configuration"];
+    let looked_at = &preview["configuration"];
     let by = args.by.clone().unwrap_or_else(user_and_host);
     let question = json!({
         "configuration": looked_at, "withAccess": args.with_access, "by": by, "reason": args.reason,
@@ -100,10 +100,10 @@ pub(super) async fn release(args: &ReleaseArgs) -> CommandResult {
     let plan = match state["held"].is_null() && state["lost"].is_string() {
         true => format!("The current objects are already active: {}\n", text(&state["lost"])),
         false => {
-            let foreseen = client.post("/debug/hold", &[], &json!({ "release": true })).await?;
+            let preview = client.post("/debug/hold", &[], &json!({ "release": true })).await?;
             let look = OutputStyle::of_stdout();
             let head = "The current objects would take effect again.\n";
-            format!("{head}{}", changes(&foreseen.value, &look))
+            format!("{head}{}", changes(&preview.value, &look))
         }
     };
     if !args.consent.given(&plan).await? {
@@ -178,38 +178,38 @@ pub(super) fn digits(id: &Value) -> String {
     text(id).chars().take(DIGITS_SHOWN).collect()
 }
 
-fn plan(foreseen: &Value, look: &OutputStyle) -> String {
-    let id = digits(&foreseen["configuration"]);
-    let what = match foreseen["withAccess"] == true {
+fn plan(preview: &Value, look: &OutputStyle) -> String {
+    let id = digits(&preview["configuration"]);
+    let what = match preview["withAccess"] == true {
         true => "traffic rules, mesh config, mesh networks and access policies",
         false => "traffic rules, mesh config and mesh networks, not access policies",
     };
-    let head = match foreseen["configuration"] == foreseen["inForce"] {
+    let head = match preview["configuration"] == preview["inForce"] {
         true => format!("The active configuration {id} would be held: {what}.\n"),
         false => format!(
             "Configuration {id} would replace {} in all proxies and be held: {what}.\n",
-            digits(&foreseen["inForce"])
+            digits(&preview["inForce"])
         ),
     };
     format!(
         "{head}Pods, endpoints, clusters, ServiceEntries and certificates are still updated. Later changes to objects wait.\n{}",
-        changes(foreseen, look)
+        changes(preview, look)
     )
 }
 
 /// Describes the changes and the affected proxies.
-fn changes(foreseen: &Value, look: &OutputStyle) -> String {
+fn changes(preview: &Value, look: &OutputStyle) -> String {
     let mut out = String::new();
     for (field, name) in [("meshConfig", "the mesh config"), ("meshNetworks", "the mesh networks")]
     {
-        if foreseen[field] == true {
+        if preview[field] == true {
             out += &format!("{name} would change\n");
         }
     }
-    if foreseen["meshNetworks"] == true {
+    if preview["meshNetworks"] == true {
         out += "  the resulting gateways are not computed in advance\n";
     }
-    for row in items(&foreseen["objects"]) {
+    for row in items(&preview["objects"]) {
         let [kind, namespace, name] = ["kind", "namespace", "name"].map(|field| text(&row[field]));
         let action = match row["action"].as_str() {
             Some("new") => "would take effect",
@@ -219,8 +219,8 @@ fn changes(foreseen: &Value, look: &OutputStyle) -> String {
         out += &format!("{kind} {namespace}/{name} {action}\n");
     }
     let of_proxies = json!({
-        "objects": [], "affected": foreseen["affected"],
-        "unaffected": foreseen["unaffected"], "notLookedAt": foreseen["notLookedAt"],
+        "objects": [], "affected": preview["affected"],
+        "unaffected": preview["unaffected"], "notLookedAt": preview["notLookedAt"],
     });
     out + &diff::render(&of_proxies, false, look)
 }
@@ -248,31 +248,31 @@ mod tests {
             "configuration": "0123456789abcdef0123456789abcdef", "since": null, "by": "alice",
             "reason": "5xx since noon", "withAccess": false, "durable": true, "waiting": 2,
         });
-        let told = line(&state, &LOOK).expect("a line");
-        assert!(told.starts_with("Configuration 0123456789ab has been held for "), "{told}");
+        let output = line(&state, &LOOK).expect("a line");
+        assert!(output.starts_with("Configuration 0123456789ab has been held for "), "{output}");
         let end = " by alice: 5xx since noon; 2 changes wait. Access policies are not held.\n";
-        assert!(told.ends_with(end), "{told}");
+        assert!(output.ends_with(end), "{output}");
         state["held"]["durable"] = json!(false);
         assert!(line(&state, &LOOK).expect("a line").contains("It is lost at a restart"));
-        for (replicas, told) in [
+        for (replicas, expected) in [
             (json!({ "state": "all" }), "All replicas hold it.\n"),
             (json!({ "state": "thisOne", "fact": "403" }), "Other replicas may not hold it: 403\n"),
             (json!({ "state": "alone" }), "because there is no state directory.\n"),
         ] {
             state["held"]["replicas"] = replicas;
             let line = line(&state, &LOOK).expect("a line");
-            assert!(line.ends_with(told), "{line}");
+            assert!(line.ends_with(expected), "{line}");
         }
     }
 
     #[test]
     fn plan_describes_the_held_configuration_and_its_effects() {
-        let foreseen = json!({
+        let preview = json!({
             "configuration": "aaaaaaaaaaaaaaaa", "inForce": "bbbbbbbbbbbbbbbb", "withAccess": false,
             "objects": [{ "kind": "VirtualService", "namespace": "shop", "name": "web", "action": "changed" }],
             "meshConfig": true, "meshNetworks": false, "affected": [], "unaffected": 3, "notLookedAt": 0,
         });
-        let told = plan(&foreseen, &LOOK);
+        let output = plan(&preview, &LOOK);
         let expected = "\
 Configuration aaaaaaaaaaaa would replace bbbbbbbbbbbb in all proxies and be held: traffic rules, mesh config and mesh networks, not access policies.
 Pods, endpoints, clusters, ServiceEntries and certificates are still updated. Later changes to objects wait.
@@ -281,6 +281,6 @@ VirtualService shop/web would take effect in a different form
 
 the configuration of 3 proxies would not change
 ";
-        assert_eq!(told, expected);
+        assert_eq!(output, expected);
     }
 }

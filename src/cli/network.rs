@@ -105,10 +105,10 @@ fn describe(row: &Value, show: &Show, look: &OutputStyle) -> String {
     for gateway in pending {
         let (source, reason) = (text(&gateway["source"]), text(&gateway["reason"]));
         let cluster = gateway["cluster"].as_str().filter(|cluster| !cluster.is_empty());
-        let of = cluster.map_or_else(String::new, |cluster| format!(" of cluster {cluster}"));
+        let owner = cluster.map_or_else(String::new, |cluster| format!(" of cluster {cluster}"));
         let code = gateway["code"].as_str().unwrap_or("STR0402");
         out += &format!(
-            "\nNot used: {source}{of}: {reason}\nhelp: strait help {}\n",
+            "\nNot used: {source}{owner}: {reason}\nhelp: strait help {}\n",
             output::clean(code)
         );
     }
@@ -117,11 +117,11 @@ fn describe(row: &Value, show: &Show, look: &OutputStyle) -> String {
 
 fn gateways(row: &Value) -> Cell {
     let all = items(&row["gateways"]);
-    let one = |gateway: &Value| match is_dead(gateway) {
+    let gateway_name = |gateway: &Value| match is_dead(gateway) {
         true => format!("{} (dead)", socket(gateway)),
         false => socket(gateway),
     };
-    let sockets = all.iter().map(one).collect::<Vec<_>>().join(", ");
+    let sockets = all.iter().map(gateway_name).collect::<Vec<_>>().join(", ");
     match all.iter().filter(|gateway| is_dead(gateway)).count() {
         _ if all.is_empty() => Cell::doubtful("<none>"),
         0 => sockets.into(),

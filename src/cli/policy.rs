@@ -156,16 +156,16 @@ async fn known(policy: &Policy, cluster: &str, args: &TestArgs) -> Result<(), Co
     if policy.clusters_named().iter().any(|(named, _)| named.as_str() == cluster) {
         return Ok(());
     }
-    let nobody = format!("the policy does not name cluster {}", output::clean(cluster));
+    let unnamed = format!("the policy does not name cluster {}", output::clean(cluster));
     let next = "check the ID: strait cluster list. To test a cluster before it joins, name it in the policy first";
     match args.ask.ask("/debug/clusters", &[]).await {
         Ok(members) if items(&members.value).iter().any(|row| row["id"] == cluster) => Ok(()),
         Ok(_) => {
-            Err(CommandFailure::failed(format!("{nobody}, and it is not a member")).next(next))
+            Err(CommandFailure::failed(format!("{unnamed}, and it is not a member")).next(next))
         }
         Err(failure) => Err(CommandFailure::new(
             failure.exit,
-            format!("{nobody}, and can't check whether it is a member: {}", failure.message()),
+            format!("{unnamed}, and can't check whether it is a member: {}", failure.message()),
         )
         .next(next)),
     }
@@ -250,8 +250,8 @@ fn claims(
     {
         found.push(line(id, address.to_string(), &codes::ADDRESS_REFUSED, &refused));
     }
-    let asked = [&args.host, &args.network, &args.trust_domain];
-    if asked.iter().all(|one| one.is_none()) && args.address.is_none() {
+    let claims = [&args.host, &args.network, &args.trust_domain];
+    if claims.iter().all(|one| one.is_none()) && args.address.is_none() {
         return Err(CommandFailure::usage("--cluster requires a claim to test")
             .next("add --host, --network, --trust-domain or --address"));
     }
@@ -323,7 +323,7 @@ async fn status(args: &PolicyStatusArgs) -> CommandResult {
         (one["state"] == "inForce" || one["state"] == "unused")
             && one["acknowledged"] == one["proxies"]
             && one["transition"].is_null()
-            && items(&one["told"]).iter().all(|told| told["waiting"] == 0)
+            && items(&one["told"]).iter().all(|step| step["waiting"] == 0)
     };
     let fine = all.iter().all(is_fine);
     match args.ask.show.output {
@@ -360,12 +360,12 @@ fn render_status(state: &Value) -> String {
             text(&transition["until"])
         );
     }
-    for told in items(&state["told"]).iter().filter(|told| told["proxies"] != 0) {
+    for step in items(&state["told"]).iter().filter(|step| step["proxies"] != 0) {
         let [proxies, acknowledged, refused, waiting] =
-            ["proxies", "acknowledged", "refused", "waiting"].map(|field| &told[field]);
+            ["proxies", "acknowledged", "refused", "waiting"].map(|field| &step[field]);
         out += &format!(
             "  sent at {}: {proxies} proxies, servers and clients; {acknowledged} acknowledged all of it",
-            text(&told["at"]),
+            text(&step["at"]),
         );
         if *refused != 0 {
             out += &format!(", {refused} refused some of it");
@@ -431,14 +431,14 @@ mod tests {
 
     #[test]
     fn status_shows_access_policies_only() {
-        let of = |kind: &str| json!({ "kind": kind, "namespace": "shop", "name": "web", "state": "refused" });
+        let object = |kind: &str| json!({ "kind": kind, "namespace": "shop", "name": "web", "state": "refused" });
         for kind in ["AuthorizationPolicy", "PeerAuthentication", "RequestAuthentication"] {
-            assert!(is_access_policy(&of(kind)), "{kind}");
+            assert!(is_access_policy(&object(kind)), "{kind}");
         }
         for kind in ["VirtualService", "DestinationRule", "Sidecar", "Telemetry"] {
-            assert!(!is_access_policy(&of(kind)), "{kind}");
+            assert!(!is_access_policy(&object(kind)), "{kind}");
         }
-        let shown = render_status(&of("AuthorizationPolicy"));
+        let shown = render_status(&object("AuthorizationPolicy"));
         let expected = "AuthorizationPolicy shop/web: refused, acknowledged by 0 of 0 proxies (0 are connected)\n";
         assert_eq!(shown, expected);
     }
@@ -460,12 +460,12 @@ clusters: {east: {networks: [n1], addresses: [10.1.0.0/16]}}",
             endpoint("west", "10.2.0.1", "n2"),
         ]);
         let found = refused(&policy, &service, &endpoints);
-        let told: Vec<_> = found
+        let verdicts: Vec<_> = found
             .iter()
             .map(|row| format!("{} {}", text(&row["code"]), text(&row["rule"])))
             .collect();
         assert_eq!(
-            told,
+            verdicts,
             [
                 "STR0602 owners[0]",
                 "STR0604 clusters.east.networks",

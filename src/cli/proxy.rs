@@ -325,8 +325,8 @@ fn ambiguous(wanted: &str, proxies: &[&Value]) -> CommandFailure {
 
 /// Returns whether the proxy has acknowledged everything that it was sent.
 fn is_in_sync(row: &Value) -> bool {
-    let took = |entry: &Value| entry["nack"].is_null() && entry["sent"] == entry["acked"];
-    row["types"].as_object().into_iter().flatten().all(|(_, entry)| took(entry))
+    let is_in_sync = |entry: &Value| entry["nack"].is_null() && entry["sent"] == entry["acked"];
+    row["types"].as_object().into_iter().flatten().all(|(_, entry)| is_in_sync(entry))
 }
 
 /// Returns the response of a proxy to the last resources of one type.

@@ -70,8 +70,8 @@ pub(super) async fn run(args: &RolloutArgs) -> CommandResult {
 }
 
 fn others(running: &Value) -> u64 {
-    let of = |name: &str| running[name].as_u64().unwrap_or_default();
-    of("connected").saturating_sub(of("proxies"))
+    let number = |name: &str| running[name].as_u64().unwrap_or_default();
+    number("connected").saturating_sub(number("proxies"))
 }
 
 fn shown(state: &Value, show: &Show, look: &OutputStyle) -> CommandResult {
@@ -170,17 +170,17 @@ mod tests {
             "refusals": [{ "proxy": "sidecar~1", "error": "no such filter" }],
         });
         state["plan"] = plan;
-        let told = line(&state, &LOOK).expect("a line");
-        assert!(told.contains("0123456789ab is about to be rolled out"), "{told}");
+        let output = line(&state, &LOOK).expect("a line");
+        assert!(output.contains("0123456789ab is about to be rolled out"), "{output}");
         state["running"]["step"] = json!(1);
-        let told = lines(&state, &LOOK);
+        let output = lines(&state, &LOOK);
         for part in [
             "Configuration 0123456789ab has been active on 5% for ",
             "(step 1 of 3: 2 of 40 proxies; 1 refused it); the next step is in 90s.\n",
             "  sidecar~1 refused it: no such filter\n",
             "Changes are rolled out to 5%, 25%, 100% of proxies, one step every 600s; stopped if the number of refusing proxies reaches 1",
         ] {
-            assert!(told.contains(part), "{part}: {told}");
+            assert!(output.contains(part), "{part}: {output}");
         }
         state["running"]["durable"] = json!(false);
         assert!(line(&state, &LOOK).expect("a line").contains("A restart sends it to all"));

@@ -204,11 +204,11 @@ fn notes(answer: &Value, namespace: &str, coverage: &LogCoverage) -> Vec<String>
 /// Returns the average savings per proxy.
 fn saved(groups: &[Value], namespace: &str) -> String {
     let sum = |field: &str, when: &str| -> u64 {
-        let of = |group: &Value| {
+        let total = |group: &Value| {
             let proxies = u64::try_from(items(&group["proxies"]).len()).unwrap_or_default();
             group[field][when].as_u64().unwrap_or_default() * proxies
         };
-        groups.iter().map(of).sum()
+        groups.iter().map(total).sum()
     };
     let count: usize = groups.iter().map(|group| items(&group["proxies"]).len()).sum();
     let Some(count) = u64::try_from(count).ok().filter(|count| *count > 0) else {
@@ -250,10 +250,10 @@ mod tests {
     use super::*;
 
     fn call(cluster: &str, authority: &str) -> LoggedCall {
-        let said = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let optional = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         LoggedCall {
-            upstream_cluster: said(cluster),
-            authority: said(authority),
+            upstream_cluster: optional(cluster),
+            authority: optional(authority),
             upstream_host: Some("10.0.0.1:443".to_owned()),
             ..LoggedCall::default()
         }

@@ -213,7 +213,7 @@ fn ports(row: &Value) -> String {
 
 fn by_cluster(map: &Value) -> String {
     let Some(map) = map.as_object().filter(|map| !map.is_empty()) else { return "<none>".into() };
-    let one =
+    let entry =
         |(cluster, value): (&String, &Value)| format!("{}={}", output::clean(cluster), text(value));
-    map.iter().map(one).collect::<Vec<_>>().join(" ")
+    map.iter().map(entry).collect::<Vec<_>>().join(" ")
 }

@@ -98,16 +98,16 @@ fn one_object_is_described() {
 #[test]
 fn explanations_end_at_the_first_failed_step() {
     let proxies = answer("proxies").value;
-    let of = &proxies[0];
+    let proxy = &proxies[0];
     let answer = answer("explain").value;
-    check("explain.txt", &explain::render(&answer, of, None, &show(Format::Table), &LOOK));
-    check("explain-wide.txt", &explain::render(&answer, of, None, &show(Format::Wide), &LOOK));
+    check("explain.txt", &explain::render(&answer, proxy, None, &show(Format::Table), &LOOK));
+    check("explain-wide.txt", &explain::render(&answer, proxy, None, &show(Format::Wide), &LOOK));
     let ascii = OutputStyle { unicode: false, ..LOOK };
-    let mut one = answer;
-    one["endpoints"] = Value::Array(vec![one["endpoints"][3].clone()]);
+    let mut single = answer;
+    single["endpoints"] = Value::Array(vec![single["endpoints"][3].clone()]);
     check(
         "explain-address.txt",
-        &explain::render(&one, of, Some("10.3.0.1"), &show(Format::Table), &ascii),
+        &explain::render(&single, proxy, Some("10.3.0.1"), &show(Format::Table), &ascii),
     );
 }
 
@@ -179,8 +179,8 @@ fn explain_is_unhealthy_if_a_ready_endpoint_is_withheld() {
     let passed_on = serde_json::json!({ "endpoints": [], "found": "as the client asks (NONE)" });
     assert_eq!(explain::verdict(&passed_on, None), Exit::Fine);
     assert_eq!(explain::verdict(&passed_on, Some("10.0.0.1")), Exit::Unhealthy);
-    let of = serde_json::json!({});
-    let shown = explain::render(&passed_on, &of, None, &show(Format::Table), &LOOK);
+    let no_proxy = serde_json::json!({});
+    let shown = explain::render(&passed_on, &no_proxy, None, &show(Format::Table), &LOOK);
     assert!(shown.contains("as the client asks") && !shown.contains("No cluster"), "{shown}");
 }
 

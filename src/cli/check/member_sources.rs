@@ -23,12 +23,12 @@ pub(super) fn findings(members: &Value) -> Vec<Value> {
 
 /// Returns the findings about identities whose token is valid at several members.
 pub(super) fn shared_identities(members: &Value, clusters: &Value) -> Vec<Value> {
-    let of = |name: String| -> (String, Vec<String>) {
+    let users = |name: String| -> (String, Vec<String>) {
         let uses = |row: &&Value| row["credential"]["identity"] == *name;
         let ids = items(clusters).iter().filter(uses).map(|row| text(&row["id"])).collect();
         (name, ids)
     };
-    let used = items(&members["replayable"]).iter().map(text).map(of);
+    let used = items(&members["replayable"]).iter().map(text).map(users);
     let shared = used.filter(|(_, ids)| ids.len() > 1);
     let finding = |(name, ids): (String, Vec<String>)| {
         let fact = format!("the token of identity {name} is sent to {}", ids.join(", "));

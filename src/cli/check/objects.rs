@@ -56,8 +56,8 @@ const LAST_GOOD: [&Code; 2] = [&codes::ACCESS_LAST_GOOD, &codes::TRAFFIC_LAST_GO
 /// Returns the findings about objects, except for findings that the warnings of the sources already
 /// contain.
 pub(super) fn of_objects(states: &Value, sources: &Value) -> Vec<Value> {
-    let told = items(sources).iter().flat_map(|source| items(&source["warnings"]));
-    let told: Vec<&str> = told.filter_map(Value::as_str).collect();
+    let warnings = items(sources).iter().flat_map(|source| items(&source["warnings"]));
+    let warnings: Vec<&str> = warnings.filter_map(Value::as_str).collect();
     let mut found = Vec::new();
     for state in items(states) {
         let [kind, namespace, name] = ["kind", "namespace", "name"].map(|part| text(&state[part]));
@@ -66,12 +66,13 @@ pub(super) fn of_objects(states: &Value, sources: &Value) -> Vec<Value> {
             None => String::new(),
         };
         let object = format!("{kind}/{namespace}/{name}{of_cluster}");
-        let is_told = |fact: &str| told.iter().any(|one| one.contains(&name) && one.contains(fact));
+        let is_reported =
+            |fact: &str| warnings.iter().any(|one| one.contains(&name) && one.contains(fact));
         for reason in items(&state["reasons"]) {
             let code = reason["code"].as_str().and_then(codes::find);
             let Some(code) = code else { continue };
             let fact = text(&reason["text"]);
-            if is_told(&fact) {
+            if is_reported(&fact) {
                 continue;
             }
             let is_refused = state["state"] == "refused" && !LAST_GOOD.contains(&code);
@@ -121,11 +122,11 @@ pub(super) fn unpatched(proxies: &Value) -> Vec<Value> {
             lacking.entry((patch, version)).or_default().push(proxy::name(row));
         }
     }
-    let told = lacking.into_iter().map(|((patch, version), names)| {
+    let rows = lacking.into_iter().map(|((patch, version), names)| {
         let fact = format!("without the patch for {patch}: {}", listed(names.iter(), NAMED_MAX));
         note("proxies", &codes::ENVOY_UNPATCHED, format!("envoy/{version}"), fact)
     });
-    told.collect()
+    rows.collect()
 }
 
 #[cfg(test)]

@@ -16,17 +16,17 @@ pub(super) fn of_process(push: &Value) -> Vec<Value> {
     let Some(limit) = number("limit") else { return Vec::new() };
     let at_most = limit - limit / 10;
     let mut found = Vec::new();
-    let mut tell = |fact: String| {
+    let mut add = |fact: String| {
         found.push(problem("process", &codes::DESCRIPTORS, "process".into(), fact));
     };
     match number("exhaustedSecondsAgo") {
-        Some(ago) if ago < RECENTLY => tell(format!(
+        Some(ago) if ago < RECENTLY => add(format!(
             "all {limit} file descriptors were in use when a connection arrived {ago} s ago"
         )),
         _ if number("open") > Some(at_most) => {
-            tell(format!("{} of {limit} file descriptors are in use", text(&held["open"])));
+            add(format!("{} of {limit} file descriptors are in use", text(&held["open"])));
         }
-        _ if number("neededByMembers") > Some(at_most) => tell(format!(
+        _ if number("neededByMembers") > Some(at_most) => add(format!(
             "the members need about {} of {limit} file descriptors, which leaves none for proxies",
             text(&held["neededByMembers"])
         )),
@@ -37,9 +37,9 @@ pub(super) fn of_process(push: &Value) -> Vec<Value> {
 
 /// Returns the problems of connections: failing handshakes, and a fall of the number of streams.
 pub(super) fn of_streams(push: &Value) -> Vec<Value> {
-    let of = |row: &Value| {
+    let finding = |row: &Value| {
         let code = row["code"].as_str().and_then(codes::find).unwrap_or(&codes::STREAMS_FELL);
         problem("proxies", code, "proxies".into(), text(&row["text"]))
     };
-    items(&push["connectionProblems"]).iter().map(of).collect()
+    items(&push["connectionProblems"]).iter().map(finding).collect()
 }

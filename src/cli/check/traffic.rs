@@ -481,7 +481,7 @@ async fn probe(
     let request = format!(
         "GET / HTTP/1.1\r\nHost: {hostname}:{port}\r\nUser-Agent: strait-check\r\nConnection: close\r\n\r\n"
     );
-    let asked = async {
+    let response = async {
         stream.write_all(request.as_bytes()).await?;
         stream.flush().await?;
         let mut head = Vec::new();
@@ -492,9 +492,9 @@ async fn probe(
         }
         Ok(String::from_utf8_lossy(&head).into_owned())
     };
-    let asked: io::Result<String> =
-        timeout(STEP_LIMIT, asked).await.unwrap_or_else(|_| Err(late()));
-    let status = asked.and_then(|head| {
+    let response: io::Result<String> =
+        timeout(STEP_LIMIT, response).await.unwrap_or_else(|_| Err(late()));
+    let status = response.and_then(|head| {
         let status = head.strip_prefix("HTTP/1.").and_then(|rest| rest.split(' ').nth(1));
         let status = status.and_then(|text| text.trim_end().parse::<u16>().ok());
         status.ok_or_else(|| io::Error::other("the response is not HTTP/1.1"))
@@ -664,9 +664,9 @@ mod tests {
         let (step, ok, detail) = ends(&probe(&client, BY_GATEWAY, gateway, &target).await);
         assert!(step == "mtls" && !ok, "{detail}");
 
-        let nobody = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let gateway = nobody.local_addr().expect("bound");
-        drop(nobody);
+        let closed_port = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let gateway = closed_port.local_addr().expect("bound");
+        drop(closed_port);
         let (step, ok, detail) = ends(&probe(&client, BY_GATEWAY, gateway, &target).await);
         assert!(step == "gateway" && !ok && detail.contains("refused"), "{detail}");
     }
@@ -675,7 +675,7 @@ mod tests {
     async fn pod_of_another_cluster_in_the_same_network_is_called_directly() {
         let (client, pod) = rig("web", "HTTP/1.1 200 OK\r\n\r\n").await;
         let network = json!({ "network": "n2", "clusters": ["east", "west"], "gateways": [] });
-        let asked = async |pod: SocketAddr| {
+        let result_of = async |pod: SocketAddr| {
             let mut endpoint = endpoint(80, "healthy", "istio");
             endpoint["address"] = json!(pod.ip().to_string());
             endpoint["port"] = json!(pod.port());
@@ -684,7 +684,7 @@ mod tests {
             assert_eq!(rows.len(), 1, "{rows:?}");
             rows.into_iter().next().expect("one")
         };
-        let row = asked(pod).await;
+        let row = result_of(pod).await;
         assert_eq!(failed(&row), None, "{row}");
         assert_eq!((&row["gateway"], &row["endpoint"]), (&Value::Null, &json!(pod.to_string())));
         assert_eq!((way(&row), &row["answer"]), ("direct".to_owned(), &json!("200")));
@@ -693,10 +693,10 @@ mod tests {
             suite(std::slice::from_ref(&row)).xml().contains("name=\"east to west by direct for")
         );
 
-        let nobody = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let away = nobody.local_addr().expect("bound");
-        drop(nobody);
-        let row = asked(away).await;
+        let closed_port = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let away = closed_port.local_addr().expect("bound");
+        drop(closed_port);
+        let row = result_of(away).await;
         let step = failed(&row).expect("it fails");
         assert_eq!((&step["step"], &step["code"]), (&json!("network"), &json!("STR0914")));
 

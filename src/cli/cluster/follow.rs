@@ -89,13 +89,13 @@ impl Wait {
         let deadline = Instant::now() + self.timeout.0;
         let mut reached: Option<Instant> = None;
         loop {
-            let asked = async {
+            let response = async {
                 let client = AdminClient::new(&self.connect()).await?;
                 let clusters = client.get("/debug/clusters", &[]).await?.value;
                 let proxies = client.get("/debug/summary", &[]).await?.value["proxies"].take();
                 Ok::<_, CommandFailure>((clusters, proxies))
             };
-            let (clusters, proxies) = match asked.await {
+            let (clusters, proxies) = match response.await {
                 Ok(answers) => answers,
                 Err(failure) => {
                     tell!(
@@ -145,11 +145,11 @@ impl Wait {
         let mut last = String::new();
         let mut trouble: Option<(String, Instant)> = None;
         loop {
-            let asked = match &client {
+            let response = match &client {
                 Ok(client) => client.get("/debug/clusters", &[]).await,
                 Err(failure) => Err(failure.clone()),
             };
-            let answer = match asked {
+            let answer = match response {
                 Ok(answer) => answer,
                 // The change itself succeeded, so this is not a failure of the command.
                 Err(failure) => {

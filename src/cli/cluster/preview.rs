@@ -78,7 +78,7 @@ pub(super) async fn preview(
         ..PreviewFacts::default()
     };
     let mut trouble: Vec<String> = no_services.into_iter().chain(no_slices).collect();
-    let asked = async {
+    let answers = async {
         let client = AdminClient::new(connect).await?;
         let merged = client.get("/debug/services", &[]).await?.value;
         let networks = client.get("/debug/networks", &[]).await?.value;
@@ -95,7 +95,7 @@ pub(super) async fn preview(
         }
         Ok::<_, crate::cli::failure::CommandFailure>((merged, networks, addresses))
     };
-    match asked.await {
+    match answers.await {
         Ok((merged, networks, addresses)) => {
             (facts.merged, facts.networks, facts.addresses) = (Some(merged), networks, addresses);
         }
@@ -444,25 +444,27 @@ mod tests {
     #[test]
     fn preview_reports_services_conflicts_addresses_gateways_and_roots() {
         let lines = changes(&facts());
-        let told =
+        let assert_line =
             |part: &str| assert!(lines.iter().any(|l| l.contains(part)), "{part}: {lines:#?}");
-        told("4 services with 2 ready endpoints would be added, in network n2");
-        told("3 of them would be merged with services of the mesh: cart.shop, db.shop, web.shop");
-        told(
+        assert_line("4 services with 2 ready endpoints would be added, in network n2");
+        assert_line(
+            "3 of them would be merged with services of the mesh: cart.shop, db.shop, web.shop",
+        );
+        assert_line(
             "! 1 are of a different kind in this cluster; the kind in the mesh stays active: cart.shop (ClientSideLB, Headless in the mesh)",
         );
-        told(r#"mesh's stay active: db.shop (port 80: "http" HTTP, "tcp" TCP in the mesh)"#);
-        told("1 would get more ports: cart.shop (80)");
-        told("serve them on ports of the same name, if any: cart.shop (81)");
-        told(
+        assert_line(r#"mesh's stay active: db.shop (port 80: "http" HTTP, "tcp" TCP in the mesh)"#);
+        assert_line("1 would get more ports: cart.shop (80)");
+        assert_line("serve them on ports of the same name, if any: cart.shop (81)");
+        assert_line(
             "! same address: 2 of its pods have addresses of pods of east in network \"n2\" (first 10.0.1.2)",
         );
-        told(
+        assert_line(
             "! same addresses are possible: pods of north in network \"n2\" are in ranges of its nodes (10.0.1.64/26)",
         );
         assert!(!lines.iter().any(|line| line.contains("west")), "{lines:#?}");
-        told("! network \"n2\" has no gateway: \"n1\" could not reach");
-        told("! its workloads trust different root certificates");
+        assert_line("! network \"n2\" has no gateway: \"n1\" could not reach");
+        assert_line("! its workloads trust different root certificates");
     }
 
     #[test]
@@ -495,9 +497,9 @@ mod tests {
         let addresses =
             vec![json!([{ "cluster": "new", "ranges": ["10.0.1.0/24"], "same": ["10.0.1.2"] }])];
         let lines = changes(&PreviewFacts { merged: Some(merged), addresses, ..facts() });
-        let told = |part: &str| lines.iter().any(|line| line.contains(part));
-        assert!(told("0 of them would be merged") && !told("same address"), "{lines:#?}");
-        assert!(!told("different kind"), "{lines:#?}");
+        let has_line = |part: &str| lines.iter().any(|line| line.contains(part));
+        assert!(has_line("0 of them would be merged") && !has_line("same address"), "{lines:#?}");
+        assert!(!has_line("different kind"), "{lines:#?}");
     }
 
     #[test]

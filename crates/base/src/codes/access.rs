@@ -34,7 +34,7 @@ than intended:
     /// A valid part without effect.
     ACCESS_NO_EFFECT = "STR0823", "a part of an access policy has no effect",
         "Remove it, or express it differently: docs/reference/access-support.md.", "\
-The part is valid but does not do what it suggests: a selector in a PeerAuthentication of the root
+The part is valid but cannot have the intended effect: a selector in a PeerAuthentication of the root
 namespace, a target that is not a proxy of this mesh, an annotation that is not a boolean, or an unknown
 field of a RequestAuthentication that does not restrict anything. The rest of the policy applies.";
 
@@ -110,8 +110,8 @@ envoyExtAuthzGrpc decides on both.";
 The last fetched keys of the jwksUri or issuer stay active. Keys that the issuer has created since then are
 unknown, and their tokens are refused. Strait retries after a second, then after growing pauses of up to an
 hour. It never connects to its own host, to link-local addresses (which clouds use for their metadata
-service) and to addresses in --jwks-deny. Redirects must stay within http or https. A response may have 1
-MiB, 64 keys, and 64 KiB of verifying keys.";
+service) and to addresses in --jwks-deny. Redirects must stay within http or https. A response may have at
+most 64 keys, 1 MiB, and 64 KiB of verifying keys.";
 
     /// ALLOW by identity under DISABLE.
     ACCESS_NEVER_ALLOWS = "STR0834", "a rule allows by identity where clients have none",

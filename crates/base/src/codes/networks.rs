@@ -79,10 +79,10 @@ it, so that every replica decides equally. A longer range always wins over a sho
     /// check: networks.
     CLAIM_IGNORED = "STR0412", "a claim to a network has no effect",
         "Remove the label, or change the setting that determines the network: strait cluster get ID", "\
-A label or the mesh networks assign an object of the cluster to a different network from the annotation
-strait.dev/network of its Secret, or than the policy allows. The Secret and the policy take precedence,
-because they belong to the operator. An ignored claim is a problem if it leaves a network without a gateway,
-and otherwise shown for information.";
+A label or the mesh networks assign an object of the cluster to a network that differs from the annotation
+strait.dev/network of its Secret, or that the policy does not allow. The Secret and the policy take
+precedence, because they belong to the operator. An ignored claim is a problem if it leaves a network
+without a gateway, and otherwise shown for information.";
 
     /// explain: network.
     NOT_SEEN = "STR0413", "the proxy excludes the network",

@@ -38,9 +38,9 @@ otherwise from the root namespace's object.";
     /// Telemetry: providers.
     TELEMETRY_PROVIDER = "STR1065", "a Telemetry names an unusable provider for logs or traces",
         "Name an item of extensionProviders (mesh config): envoy or a file for logs; zipkin or opentelemetry for spans.", "\
-Proxies write the logs that the mesh config defines, and send spans to the service of any of its providers.
-An unknown name is ignored, and the object's settings for other providers apply. No spans are sent if a
-proxy cannot reach the service: it must be known, exported to the proxy's namespace, and have the port.";
+Proxies write the logs that the mesh config defines, and send spans to a tracing provider of the mesh
+config. An unknown name is ignored, and the object's settings for other providers apply. No spans are sent
+if a proxy cannot reach the service: it must be known, exported to the proxy's namespace, and have the port.";
 
     /// Two ProxyConfigs for the same pods.
     PROXY_CONFIG_SHADOWED = "STR1069", "another ProxyConfig applies instead of this one",

@@ -45,8 +45,8 @@ pub(super) async fn explained(
     let connection = connected(&sources, &query.proxy)?;
     let (context, _) = served_to(&sources, connection.proxy())?;
     let PolicyQuery { from, path, method, host, port, .. } = query;
-    let asked = AskedRequest { from, path, method, host, port };
-    let explanation = explain_policy(&context, connection.proxy(), &connection.network(), &asked)
+    let request = AskedRequest { from, path, method, host, port };
+    let explanation = explain_policy(&context, connection.proxy(), &connection.network(), &request)
         .map_err(|text| AdminFailure(StatusCode::BAD_REQUEST, text))?;
     Ok(pretty(StatusCode::OK, &explanation))
 }
@@ -215,12 +215,12 @@ mod tests {
         };
         let name = PolicyName { kind: PolicyKind::Peer, object: WorkloadKey::new("shop", "mode") };
         let found = || {
-            let told = progress(&timeline, &name);
-            let told = told.as_array().cloned().unwrap_or_default();
+            let steps = progress(&timeline, &name);
+            let steps = steps.as_array().cloned().unwrap_or_default();
             let counts = |one: &Value| {
                 ["seq", "proxies", "acknowledged", "waiting"].map(|field| one[field].as_u64())
             };
-            told.iter().map(counts).collect::<Vec<_>>()
+            steps.iter().map(counts).collect::<Vec<_>>()
         };
         assert!(found().is_empty(), "nothing has changed");
         let _settled = enter("", "");

@@ -137,7 +137,7 @@ fn view(entry: &TimelineEntry) -> Value {
         None => (None, named),
     };
     let delivery = entry.delivery.counts();
-    let took = delivery.last_answer.unwrap_or(entry.published_after);
+    let duration = delivery.last_answer.unwrap_or(entry.published_after);
     json!({
         "seq": entry.seq,
         "at": rfc3339(entry.at),
@@ -153,7 +153,7 @@ fn view(entry: &TimelineEntry) -> Value {
         "waiting": delivery.waiting(),
         "waitedMs": milliseconds(entry.waited),
         "publishedMs": milliseconds(entry.published_after),
-        "ms": milliseconds(took),
+        "ms": milliseconds(duration),
         "restored": entry.restored,
     })
 }
@@ -214,11 +214,11 @@ mod tests {
         enter(1).acknowledge(&proxy, Instant::now());
         let second = enter(2);
         let mut stream = Box::pin(follow(Arc::clone(&timeline), 1));
-        let mut told = Vec::new();
+        let mut events = Vec::new();
         let mut next = async || {
             let event = stream.next().await.expect("it goes on").expect("no error");
-            told.push(format!("{event:?}"));
-            told.len()
+            events.push(format!("{event:?}"));
+            events.len()
         };
         assert_eq!(next().await, 1);
         second.refuse(&proxy, Instant::now(), "no");
@@ -226,10 +226,10 @@ mod tests {
         enter(3).acknowledge(&proxy, Instant::now());
         assert_eq!(next().await, 3);
         let order = ["change", "answered", "change"].iter().zip(["2", "2", "3"]);
-        for (told, (name, id)) in told.iter().zip(order) {
-            assert!(told.contains(&format!("event: {name}\\nid: {id}\\n")), "{told}");
+        for (event, (name, id)) in events.iter().zip(order) {
+            assert!(event.contains(&format!("event: {name}\\nid: {id}\\n")), "{event}");
         }
-        assert!(told[1].contains("\\\"refused\\\":1"), "{}", told[1]);
-        assert!(told[1].contains("~web.shop~"), "{}", told[1]);
+        assert!(events[1].contains("\\\"refused\\\":1"), "{}", events[1]);
+        assert!(events[1].contains("~web.shop~"), "{}", events[1]);
     }
 }

@@ -146,10 +146,10 @@ fn service_view<'a>(
 fn dropped_addresses(context: &PushContext) -> Vec<DroppedAddress> {
     let clusters: BTreeSet<&ClusterId> = context.network_labels.keys().collect();
     let (namespace, selection) = (Namespace::default(), Selection::default());
-    let nobody = (&namespace, &selection);
+    let hidden = (&namespace, &selection);
     let mut dropped = Vec::new();
     for cluster in clusters {
-        dropped.extend(addresses(context, cluster, nobody, (true, true)).dropped);
+        dropped.extend(addresses(context, cluster, hidden, (true, true)).dropped);
     }
     dropped
 }
@@ -454,7 +454,7 @@ const RANGES_SHOWN: usize = 64;
 pub(super) fn addresses_in(
     context: &PushContext,
     network: &NetworkId,
-    asked: &BTreeSet<IpAddr>,
+    requested: &BTreeSet<IpAddr>,
 ) -> Vec<Value> {
     let mut taken: BTreeMap<&ClusterId, BTreeSet<IpAddr>> = BTreeMap::new();
     for service in context.services.values() {
@@ -470,7 +470,7 @@ pub(super) fn addresses_in(
             "cluster": cluster,
             "addresses": addresses.len(),
             "ranges": ranges(&addresses),
-            "same": asked.intersection(&addresses).collect::<Vec<_>>(),
+            "same": requested.intersection(&addresses).collect::<Vec<_>>(),
         })
     });
     rows.collect()
@@ -575,16 +575,16 @@ impl Clients {
             let bar = context.bar(shard, network, address);
             let claimants = context.claimants(shard, network, endpoint);
             let facts = (health, pod, tls_mode, address.is_ipv4(), node, bar, claimants);
-            let alike = (shard, network, facts);
+            let inputs = (shard, network, facts);
             // From the latest, because neighbours are often equal.
-            let reason = match known.iter().rev().find(|(one, _)| *one == alike) {
+            let reason = match known.iter().rev().find(|(one, _)| *one == inputs) {
                 Some((_, reason)) => *reason,
                 None => {
                     let reason = views.iter().find_map(|view| {
                         let decided = decide(context, view, service, shard, endpoint, network);
                         decided.err().filter(|reason| reason.concerns_networks())
                     });
-                    known.push((alike, reason));
+                    known.push((inputs, reason));
                     reason
                 }
             };
