@@ -124,7 +124,8 @@ impl ControlPlane {
         Ok(request)
     }
 
-    /// Connects to the first reachable address of the control planes, with a client certificate if `held` is given.
+    /// Connects to the first reachable address of the control planes. Presents `held` as the client
+    /// certificate, if it exists.
     ///
     /// # Errors
     /// The roots can't be read, or no address is reachable.
@@ -240,7 +241,7 @@ fn unreachable(fact: impl std::fmt::Display) -> Problem {
     Problem::new(
         "STR0954",
         fact,
-        "check that it runs, that STRAIT_DISCOVERY contains a name in its certificate (service.address of its chart, --tls-san), and that the mounted roots are those of its CA; the agent retries",
+        "check that it runs, that STRAIT_DISCOVERY contains a name in its certificate (service.address of its chart, --tls-san), and that the mounted roots include the roots of its CA; the agent retries",
     )
 }
 

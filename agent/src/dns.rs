@@ -1,7 +1,7 @@
 //! A DNS server for the application. It answers queries for the mesh's names itself, and forwards all others to the
 //! servers in resolv.conf, whose responses it returns unchanged.
 //!
-//! Nothing is cached here; clients cache for the TTL of the response. The number of queries and connections is bounded.
+//! The agent caches no response; clients cache for the TTL of the response. The number of queries and connections is bounded.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;

@@ -120,7 +120,7 @@ impl From<Problem> for StreamEnd {
     }
 }
 
-/// Subscribes to the table on one stream, with a client certificate if `held` is given.
+/// Subscribes to the table on one stream. Presents `held` as the client certificate, if it exists.
 async fn stream(
     control_plane: &ControlPlane,
     args: &RunArgs,

@@ -46,7 +46,7 @@ pub(crate) struct RedirectArgs {
     /// Ports of the pod whose inbound connections are not redirected, comma-separated
     #[arg(long, value_name = "PORT", default_value = "")]
     exclude_inbound_ports: String,
-    /// Network interfaces on which nothing is redirected, comma-separated
+    /// Network interfaces whose traffic is not redirected, comma-separated
     #[arg(long, value_name = "NAME", default_value = "")]
     exclude_interfaces: String,
     /// Redirects DNS queries to the agent, which must run with --dns

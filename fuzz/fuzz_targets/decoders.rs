@@ -7,5 +7,5 @@ use strait_sources::registry::kube::oracle;
 use strait_fuzz::Numbers;
 
 fuzz_target!(|bytes: &[u8]| {
-    oracle::json_protobuf_and_a_full_decode_say_the_same(&mut Numbers(bytes));
+    oracle::json_protobuf_and_a_full_decode_agree(&mut Numbers(bytes));
 });

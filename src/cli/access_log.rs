@@ -161,14 +161,14 @@ fn of_text(line: &str) -> Option<LoggedCall> {
     let request = fields.get(1)?;
     let (method, rest) = request.split_once(' ')?;
     let (path, protocol) = rest.rsplit_once(' ')?;
-    let of = |number: usize| fields.get(number).and_then(|field| given(field));
+    let field = |number: usize| fields.get(number).and_then(|field| given(field));
     let common = LoggedCall {
         at: Some(at),
         method: given(method),
         path: given(path),
         protocol: given(protocol),
         code: Some(fields.get(2)?.parse().ok()?),
-        flags: of(3),
+        flags: field(3),
         ..LoggedCall::default()
     };
     // This field is a number of bytes here and text in the other format, so a line of one format
@@ -183,23 +183,23 @@ fn of_text(line: &str) -> Option<LoggedCall> {
         (ISTIO_FIELDS, false) => Some(LoggedCall {
             tells_request: true,
             tells_peer,
-            peer: of(22),
-            details: of(4),
-            termination: of(5),
-            user_agent: of(12),
-            authority: of(14),
-            upstream_host: of(15),
+            peer: field(22),
+            details: field(4),
+            termination: field(5),
+            user_agent: field(12),
+            authority: field(14),
+            upstream_host: field(15),
             upstream_cluster: fields.get(16).and_then(|field| cluster(field)),
-            downstream_local: of(18),
-            downstream_remote: of(19),
-            server_name: of(20),
-            route: of(21),
+            downstream_local: field(18),
+            downstream_remote: field(19),
+            server_name: field(20),
+            route: field(21),
             ..common
         }),
         (ENVOY_FIELDS, true) => Some(LoggedCall {
-            user_agent: of(9),
-            authority: of(11),
-            upstream_host: of(12),
+            user_agent: field(9),
+            authority: field(11),
+            upstream_host: field(12),
             ..common
         }),
         _ => None,
@@ -237,34 +237,34 @@ fn fields(line: &str) -> Option<Vec<&str>> {
 
 fn of_json(line: &str) -> Option<LoggedCall> {
     let value: Value = serde_json::from_str(line).ok()?;
-    let of = |name: &str| match &value[name] {
+    let value_of = |name: &str| match &value[name] {
         Value::String(text) => given(text),
         Value::Number(number) => Some(number.to_string()),
         _ => None,
     };
     let call = LoggedCall {
         pod: None,
-        at: of("start_time").and_then(|at| at.parse().ok()),
-        method: of("method"),
-        path: of("path"),
-        protocol: of("protocol"),
-        code: of("response_code").and_then(|code| code.parse().ok()),
-        flags: of("response_flags"),
-        details: of("response_code_details"),
-        termination: of("connection_termination_details"),
-        authority: of("authority"),
-        upstream_host: of("upstream_host"),
-        upstream_cluster: of("upstream_cluster").and_then(|name| cluster(&name)),
-        downstream_local: of("downstream_local_address"),
-        downstream_remote: of("downstream_remote_address"),
-        server_name: of("requested_server_name"),
-        route: of("route_name"),
-        peer: of("downstream_peer_uri_san"),
+        at: value_of("start_time").and_then(|at| at.parse().ok()),
+        method: value_of("method"),
+        path: value_of("path"),
+        protocol: value_of("protocol"),
+        code: value_of("response_code").and_then(|code| code.parse().ok()),
+        flags: value_of("response_flags"),
+        details: value_of("response_code_details"),
+        termination: value_of("connection_termination_details"),
+        authority: value_of("authority"),
+        upstream_host: value_of("upstream_host"),
+        upstream_cluster: value_of("upstream_cluster").and_then(|name| cluster(&name)),
+        downstream_local: value_of("downstream_local_address"),
+        downstream_remote: value_of("downstream_remote_address"),
+        server_name: value_of("requested_server_name"),
+        route: value_of("route_name"),
+        peer: value_of("downstream_peer_uri_san"),
         tells_peer: value.get("downstream_peer_uri_san").is_some(),
         tells_request: ["method", "path", "upstream_cluster"]
             .iter()
             .all(|name| value.get(name).is_some()),
-        user_agent: of("user_agent"),
+        user_agent: value_of("user_agent"),
     };
     // Other JSON, for example the control plane's own log, has none of these fields.
     let is_call = call.code.is_some() && (call.authority.is_some() || call.upstream_host.is_some());
@@ -329,8 +329,8 @@ mod tests {
         let bare = LoggedCall::parse(ISTIO).expect("a call");
         assert_eq!((bare.peer.as_deref(), bare.tells_peer), (None, false));
         let identity = "spiffe://cluster.local/ns/shop/sa/web";
-        let told = LoggedCall::parse(&format!("{ISTIO} {identity}")).expect("a call");
-        assert_eq!((told.peer.as_deref(), told.tells_peer), (Some(identity), true));
+        let call = LoggedCall::parse(&format!("{ISTIO} {identity}")).expect("a call");
+        assert_eq!((call.peer.as_deref(), call.tells_peer), (Some(identity), true));
         let plain = LoggedCall::parse(&format!("{ISTIO} -")).expect("a call");
         assert_eq!((plain.peer, plain.tells_peer), (None, true));
         assert_eq!(LoggedCall::parse(&format!("{ISTIO} other")), None);

@@ -50,7 +50,7 @@ pub(crate) struct BootstrapArgs {
     #[arg(long = "label", value_name = "K=V", value_parser = label)]
     labels: Vec<(String, String)>,
     /// Address of the control plane's ADS server; its certificate must contain HOST. Repeat the
-    /// flag or separate several addresses with commas: the first one that responds is used
+    /// flag or separate several addresses with commas: Envoy uses the first that responds
     #[arg(long, value_name = "HOST:PORT", required = true, value_delimiter = ',')]
     discovery: Vec<Discovery>,
     /// File with the certificate chain, PEM

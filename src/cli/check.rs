@@ -554,7 +554,7 @@ mod tests {
                 { "id": "ok", "state": "live", "credential": { "endsSoon": false },
                   "sameAddresses": [{ "network": "", "cluster": "c", "addresses": 2, "first": "10.0.0.1", "holder": "ok" }] },
                 { "id": "old", "state": "live", "credential": { "endsSoon": true, "expires": "2026-01-01T00:00:00Z" } },
-                { "id": "a", "endpoints": 1, "state": "stale", "reason": "STR0301: refused; what was last known stays" },
+                { "id": "a", "endpoints": 1, "state": "stale", "reason": "STR0301: refused; its last known state stays in use" },
                 { "id": "b", "endpoints": 1, "state": "rejected", "reason": "STR0203: users[0].user.exec runs a program" },
                 { "id": "c", "state": "live", "kubeconfigRefused": true, "reason": "the new kubeconfig is not used: STR0211: aliases",
                   "ignoredClaims": [{ "claim": "label", "network": "n9" }],
@@ -674,7 +674,7 @@ mod tests {
             ]
         );
         let told = &problems(&answers)[0];
-        assert!(!told["next"].as_str().expect("text").contains("ID"), "{told}");
+        assert!(!told["next"].as_str().expect("text").contains("ID"), "{problem}");
         let passed =
             render(&answers, &json!([]), &["clusters", "networks"], &Show::default(), &LOOK);
         assert_eq!(

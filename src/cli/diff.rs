@@ -34,8 +34,8 @@ pub(crate) struct DiffArgs {
     #[arg(long, value_name = "ID", requires = "at")]
     cluster: Option<String>,
     /// Show the effects of the objects in these files and directories, or '-' for standard input,
-    /// before they are applied: which resources of which proxies would change. They replace objects
-    /// of the same kind, namespace and name
+    /// before they are applied: the affected proxies, and their changed resources. They replace
+    /// objects of the same kind, namespace and name
     #[arg(long = "file", short = 'f', value_name = "FILE", num_args = 1..)]
     files: Vec<PathBuf>,
     /// Show the effects of deleting this object; repeatable
@@ -159,7 +159,7 @@ pub(super) fn render(answer: &ChangePreview, is_long: bool, look: &OutputStyle) 
         (0, 0) => "\nno proxy is connected\n".to_owned(),
         (0, untold) => format!("\nthe configuration of {} would not change\n", proxies(untold)),
         (told, untold) => {
-            format!("\n{} would receive changes, {untold} would not\n", proxies(told))
+            format!("\n{} would receive changes, {unchanged} would not\n", proxies(told))
         }
     };
     if let skipped @ 1.. = answer.not_looked_at {
@@ -178,7 +178,7 @@ fn proxies(count: usize) -> String {
 fn object(row: &PreviewedObject, look: &OutputStyle) -> String {
     let [kind, namespace, name] = [&row.kind, &row.namespace, &row.name].map(text);
     let state = match &row.state {
-        Some(ObjectState::InForce) => Cell::good("in force"),
+        Some(ObjectState::InForce) => Cell::good("active"),
         Some(state @ (ObjectState::Refused | ObjectState::Partly | ObjectState::Shadowed)) => {
             Cell::bad(state.as_str())
         }

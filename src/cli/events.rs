@@ -18,8 +18,8 @@ const LATE: usize = 8;
 
 #[derive(Debug, Args)]
 pub(crate) struct EventsArgs {
-    /// Only this change, with the steps of its proxies: when each was sent the change, when it
-    /// responded, and what it refused
+    /// Only this change, with its proxies: when each received it and responded, and the resources
+    /// that it refused
     #[arg(value_name = "SEQ", conflicts_with_all = ["watch", "since", "last"])]
     seq: Option<u64>,
     /// Keep running and show each change once its proxies have responded

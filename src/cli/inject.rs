@@ -34,8 +34,8 @@ pub(crate) struct InjectArgs {
     /// Network of the cluster [default: derived by the control plane]
     #[arg(long, value_name = "NET")]
     network: Option<String>,
-    /// Address of the control plane for proxies; separate several with commas: the first one that
-    /// responds is used
+    /// Address of the control plane for proxies; separate several with commas: Envoy
+    /// uses the first that responds
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', default_value = "strait.strait-system.svc:15012", value_parser = address)]
     discovery: Vec<String>,
     /// DNS domain of services

@@ -115,7 +115,7 @@ enum Command {
     /// Check the operator file of member sources
     #[command(subcommand)]
     Members(members::MembersCommand),
-    /// Check a policy file, and show what it would refuse
+    /// Check a policy file, and show the claims that it would refuse
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
     /// Connect this cluster to a hub that cannot dial its API server

@@ -298,10 +298,10 @@ fn services(
     let mut cluster = Offline::in_mesh(DOMAIN, &config.trust_domain, system_namespace);
     let slices = others.iter().filter(|(key, _)| &*key.kind == "EndpointSlice");
     let slices: Vec<Value> = slices.map(|(_, object)| object.to_value()).collect();
-    let of = |kind: &str| members.iter().filter(|one| one["kind"] == kind).collect::<Vec<_>>();
+    let of_kind = |kind: &str| members.iter().filter(|one| one["kind"] == kind).collect::<Vec<_>>();
     let slices = slices.iter().collect();
     for (plural, items) in
-        [("services", of("Service")), ("pods", of("Pod")), ("endpointslices", slices)]
+        [("services", of_kind("Service")), ("pods", of_kind("Pod")), ("endpointslices", slices)]
     {
         let list = json!({ "metadata": { "resourceVersion": "1" }, "items": items }).to_string();
         let what = OfflineResponse::List;

@@ -29,7 +29,8 @@ pub(crate) enum PolicyCommand {
         /// Policy file, as for 'strait serve --policy'
         file: PathBuf,
     },
-    /// Show what a policy file would refuse: a claim of a cluster, or anything in the running mesh
+    /// Show the claims that a policy file would refuse: one claim of a cluster, or all claims in the
+    /// running mesh
     Test(TestArgs),
     /// Show the state of an access policy, and the proxies that have not acknowledged it yet
     Status(PolicyStatusArgs),
@@ -165,11 +166,11 @@ async fn known(policy: &Policy, cluster: &str, args: &TestArgs) -> Result<(), Co
     match members.and_then(|members| members.read::<Vec<Cluster>>()) {
         Ok(members) if members.iter().any(|row| row.id == cluster) => Ok(()),
         Ok(_) => {
-            Err(CommandFailure::failed(format!("{nobody}, and it is not a member")).next(next))
+            Err(CommandFailure::failed(format!("{unnamed}, and it is not a member")).next(next))
         }
         Err(failure) => Err(CommandFailure::new(
             failure.exit,
-            format!("{nobody}, and can't check whether it is a member: {}", failure.message()),
+            format!("{unnamed}, and can't check whether it is a member: {}", failure.message()),
         )
         .next(next)),
     }

@@ -145,14 +145,14 @@ fn render(found: &Simulation) -> String {
         ("allow", "would be allowed and were denied"),
     ];
     for (verdict, title) in sections {
-        let of: Vec<_> = found.changes.iter().filter(|one| one.verdict == verdict).collect();
+        let matching: Vec<_> = found.changes.iter().filter(|one| one.verdict == verdict).collect();
         let untold = found.untold.get(verdict).copied().unwrap_or_default();
-        let count = untold + of.iter().map(|one| one.count).sum::<usize>();
+        let count = untold + matching.iter().map(|one| one.count).sum::<usize>();
         if count == 0 {
             continue;
         }
         out += &format!("{count} {title}:\n");
-        for one in of.iter().take(SHOWN) {
+        for one in matching.iter().take(SHOWN) {
             let [source, destination, request, by] =
                 [&one.source, &one.destination, &one.request, &one.by].map(|text| clean(text));
             out += &format!(
@@ -160,21 +160,21 @@ fn render(found: &Simulation) -> String {
                 one.count
             );
         }
-        if of.len() > SHOWN {
-            out += &format!("  and {} more kinds; -o json shows them\n", of.len() - SHOWN);
+        if matching.len() > SHOWN {
+            out += &format!("  and {} more kinds; -o json shows them\n", matching.len() - SHOWN);
         }
         if untold > 0 {
             out += &format!("  and {untold} requests of further kinds, which are only counted\n");
         }
     }
-    let asked = [
+    let queries = [
         ("would be called for", found.newly_asked),
         ("would no longer be called for", found.no_longer_asked),
     ];
-    for (what, count) in asked.into_iter().filter(|(_, count)| *count > 0) {
+    for (what, count) in queries.into_iter().filter(|(_, count)| *count > 0) {
         out += &format!("Providers {what} {count} requests: logs do not contain their decisions\n");
     }
-    let is_alike = found.changes.is_empty() && asked.iter().all(|(_, count)| *count == 0);
+    let is_alike = found.changes.is_empty() && queries.iter().all(|(_, count)| *count == 0);
     if is_alike && found.compared > found.undecided {
         out += "No decision would change.\n";
     }
@@ -199,8 +199,8 @@ mod tests {
     fn requests_for_new_providers_count_as_a_difference() {
         let quiet = Simulation { lines: 9, compared: 9, ..Simulation::default() };
         assert!(render(&quiet).starts_with("No decision would change.\n9 lines"));
-        let asked = Simulation { newly_asked: 7, ..quiet };
+        let busy = Simulation { newly_asked: 7, ..quiet };
         let expected = "Providers would be called for 7 requests: logs do not contain their decisions\n9 lines, 9 compared\n";
-        assert_eq!(render(&asked), expected);
+        assert_eq!(render(&busy), expected);
     }
 }

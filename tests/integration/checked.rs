@@ -46,7 +46,7 @@ fn files_are_checked_without_a_control_plane() {
     let (web, good) = (service("web"), virtual_service("web", "web", "web"));
     let (code, printed) = checked(&[("web.json", &web), ("vs.json", &good)], &[]);
     assert_eq!(code, Some(0), "{printed}");
-    assert!(printed.contains("1 object: 1 in force"), "{printed}");
+    assert!(printed.contains("1 object: 1 active"), "{printed}");
 
     // A service without a file may exist in the mesh: this is printed once, and is no finding.
     let other = virtual_service("other", "web", "other");
@@ -249,7 +249,7 @@ async fn objects_of_a_running_mesh_are_checked_as_they_change() {
     };
     checked(2, "STR1041").await;
     setup.put("vs", &virtual_service("web", "web", "web"));
-    checked(0, "1 object: 1 in force").await;
+    checked(0, "1 object: 1 active").await;
     // The last valid version stays active, and this is reported.
     let mut bad = virtual_service("web", "web", "web");
     bad["spec"]["http"][0]["timeout"] = json!("soon");

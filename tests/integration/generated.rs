@@ -242,7 +242,16 @@ fn code_page() -> String {
         );
     }
     for entry in codes::all() {
-        let paragraphs: Vec<_> = entry.page.split("\n\n").map(prose).collect();
+        // A line that begins with a dash is an item of a list.
+        let paragraphs: Vec<_> = entry
+            .page
+            .split("\n\n")
+            .map(|paragraph| {
+                let parts: Vec<_> = paragraph.split("\n- ").map(prose).collect();
+                let gap = if parts.len() > 2 { "\n\n- " } else { "\n- " };
+                parts.join("\n- ").replacen("\n- ", gap, 1)
+            })
+            .collect();
         // Indented lines are commands.
         let next = match entry.next.lines().any(|line| line.starts_with(' ')) {
             true => format!("\n\n```text\n{}\n```", entry.next),

@@ -84,7 +84,7 @@ impl ChangeEvents {
 }
 
 #[tokio::test]
-async fn session_reads_what_the_token_reads_and_creates_no_sessions() {
+async fn session_has_the_read_rights_of_the_token_and_creates_no_sessions() {
     let setup = Setup::new();
     let server = setup.start_ready().await;
     let cookie = sign_in(&server).await;

@@ -227,7 +227,7 @@ async fn diff_shows_resources_and_problems() {
         shown(&[object("VirtualService", "web", rules("web"))], &["--show"]).await;
     assert_eq!(code, Some(0), "{printed}");
     for part in [
-        "VirtualService shop/web is new: in force",
+        "VirtualService shop/web is new: active",
         "client.shop-1@east would be sent",
         "    ~ rds 80\n",
         ".timeout: ",

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_within_another_is_judged_as_where_it_leads() {
+    fn embedded_address_is_judged_by_its_destination() {
         for (bad, good, kind) in [
             ("::ffff:127.0.0.1", "::ffff:10.0.0.1", ReservedAddress::Loopback),
             ("::127.0.0.1", "::10.0.0.1", ReservedAddress::Loopback),

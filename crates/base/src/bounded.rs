@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_is_cut_to_four_kilobytes_and_says_how_much_it_lacks() {
+    fn text_is_truncated_to_four_kilobytes_with_the_omitted_length() {
         assert_eq!(bounded("short"), "short");
         let long = bounded("ä".repeat(500_000));
         assert!(long.len() <= TEXT_BYTES_MAX, "{}", long.len());

@@ -102,7 +102,8 @@ unsupported field, and GET /debug/mesh shows the active settings. The other fiel
 Unless a Telemetry object says otherwise, proxies write access logs for the providers in
 defaultProviders.accessLogging and send spans to the first provider in defaultProviders.tracing. In addition
 to extensionProviders, `envoy` exists for logs and `prometheus` for metrics. Strait ignores an unknown name
-or a provider of another kind: nothing is written or sent for it. The rest of the mesh config applies.";
+or a provider of another kind: proxies write no logs and send no spans for it. The rest of the mesh config
+applies.";
 
     /// Connection refused, no route, silence, 5xx.
     UNREACHABLE = "STR0301", "the API server is unreachable",
@@ -138,7 +139,8 @@ kubeconfig nor that CA's own certificate. The last known state of the cluster st
 
     /// Another kube-system UID.
     IDENTITY_CHANGED = "STR0306", "the kubeconfig leads to a different cluster now",
-        "If this is intended, accept it: kubectl annotate secret NAME strait.dev/cluster-uid=UID --overwrite", "\
+        "If this is intended, accept the new cluster:
+  kubectl -n strait-system annotate secret NAME strait.dev/cluster-uid=UID --overwrite", "\
 The UID of the namespace kube-system differs from that of the cluster that had this ID, or from the UID in
 the Secret's annotation strait.dev/cluster-uid. Strait ignores the data of the new cluster and keeps the old
 data. To accept the new cluster, set the annotation to the new UID, or delete the Secret and create it
@@ -147,8 +149,8 @@ again.";
     /// Not an API server's answer, or over budget.
     MISBEHAVING = "STR0307", "the API server sends invalid or excessive responses",
         "Check that the address belongs to the API server and not to a login page in front of it.", "\
-The response is not one of an API server (for example an HTML page or broken JSON), or it exceeds the limits
-of one cluster. The last known state of the cluster stays in use.";
+The response does not come from a Kubernetes API (for example an HTML page or broken JSON), or it exceeds
+the limits for a single cluster. The last known state of the cluster stays in use.";
 
     /// Quarantine.
     FLAPPING = "STR0308", "the API server is repeatedly unreachable",
@@ -160,9 +162,9 @@ minutes. The cluster is a normal member again after a connection has lasted for 
     /// 403 for a kind that is not required.
     RIGHT_MISSING = "STR0309", "the credential may not read an optional kind",
         "Grant list and watch of that kind, as in deploy/examples/reader-rbac.yaml.", "\
-Services, endpointslices and namespaces must be readable. Other kinds are optional, and Strait works without
-those that the credential may not read. The reason names the kind and the consequence: without pods, for
-example, workloads are unknown. Everything else works.";
+Services, endpointslices and namespaces must be readable. Other kinds are optional: Strait works without the
+kinds that the credential may not read. The reason names the kind and the consequence: without pods, for
+example, workloads are unknown. All other features work.";
 
     /// Invalid objects in a reachable cluster.
     OBJECTS_SKIPPED = "STR0310", "invalid objects of the cluster are skipped",
@@ -205,9 +207,9 @@ Strait sends nothing to proxies and cannot show services and networks.";
     /// No answer from Consul.
     CONSUL_UNREACHABLE = "STR0320", "Consul is unreachable",
         "Check the server at --consul-address: curl URL/v1/status/leader", "\
-Consul refuses connections, does not respond in time, or has no leader. The last known state of its services
-stays in use without a time limit. Other sources are not affected. Strait retries automatically. A Consul that
-has never been read delays readiness for --remote-cluster-timeout.";
+Consul refuses connections, does not respond in time, or has no leader. Its services stay in their last
+known state, without a time limit. Other sources are not affected. Strait retries automatically. A Consul
+that has never been read delays readiness for --remote-cluster-timeout.";
 
     /// The ACL token.
     CONSUL_DENIED = "STR0321", "Consul does not allow Strait to read its services",
@@ -233,9 +235,9 @@ response, some seconds later, confirms it. The last known state stays in use.";
     /// The server in `configSources`.
     MCP_UNREACHABLE = "STR0330", "a config source is unreachable",
         "Check that the server at this address in configSources implements MCP over xDS.", "\
-The server refuses connections or the stream, or has closed it. The last known state of its objects stays in
-use without a time limit, and Strait retries automatically. A source that has never been read delays
-readiness for --remote-cluster-timeout.";
+The server refuses connections or the stream, or has closed it. Its objects stay in their last known state,
+without a time limit, and Strait retries automatically. A source that has never been read delays readiness
+for --remote-cluster-timeout.";
 
     /// Objects of that server.
     MCP_ODD = "STR0331", "a config source sends invalid objects",
@@ -253,7 +255,7 @@ in use.";
 
     /// The node of a stream.
     NODE = "STR0501", "the node cannot be read",
-        "Print a bootstrap: strait proxy bootstrap", "\
+        "Correct the value that the message names. Print a valid bootstrap: strait proxy bootstrap", "\
 The node ID is not type~ip~name.namespace~domain with type sidecar or router, an address is invalid, the
 metadata exceeds 64 KiB (256 KiB if Istio's agent wrote it, with at most 64 KiB of labels), or any of these
 values is invalid: INTERCEPTION_MODE, STRAIT_SDS, paths in TLS_SERVER_* and TLS_CLIENT_*. The stream is
@@ -268,19 +270,19 @@ ends with INVALID_ARGUMENT.";
 
     /// Requests that do not respond to anything.
     REQUEST_RATE = "STR0503", "too many requests",
-        "Look for a loop in the client.", "\
+        "Find the client in the server's log (peer), and look for a loop in it.", "\
 The client sent more than 50 requests per second (500 in a burst) that do not acknowledge a response. The
 stream ends with RESOURCE_EXHAUSTED; the proxy may reconnect.";
 
     /// Streams of one node.
     STREAMS_PER_NODE = "STR0504", "the node has too many streams",
-        "Look for two proxies with the same name, or for a proxy that never closes its streams.", "\
+        "Look for two proxies with the same name, or for a proxy that never closes its streams: strait proxy list", "\
 One identity may have four streams for one workload of a cluster. A reconnecting proxy has two for some
 time.";
 
     /// A refusal by a proxy.
     NACK = "STR0507", "a proxy rejected a resource",
-        "See the proxy's error: strait proxy get NAME. An older Envoy may lack a feature.", "\
+        "See the proxy's error: strait proxy get NAME. Correct the object that it names, or update an old Envoy.", "\
 The proxy keeps its previous version and does not receive the same version again. The resource and the text
 of the NACK are shown with the proxy.";
 
@@ -291,12 +293,12 @@ The server's code for one stream panicked. The stream ended with INTERNAL. No ot
 the proxy keeps its configuration. The metric strait_xds_streams_closed_total counts it with reason \"panic\".";
 
     /// A difference that the audit found.
-    AUDIT_MISMATCH = "STR0509", "a proxy held a resource that differs from its configuration",
+    AUDIT_MISMATCH = "STR0509", "a proxy had a resource that differs from its configuration",
         "Report it with the server's log; the proxy has received the current resources.", "\
 At a low rate (--audit-interval), the server generates the resources of each proxy from scratch and compares
-them with those that it sent. A difference is a fault of the server: a change did not reach the proxy. The
-log names the proxy, the resources and both versions. The server sends the current resources, and counts
-the differing ones in strait_audit_mismatch_total.";
+them with the sent resources. A difference is a fault of the server: a change did not reach the proxy. The
+log names the proxy, the resources and both versions. The server sends the current resources, and counts the
+differing ones in strait_audit_mismatch_total.";
 
     /// A node's claim against its certificate.
     CLAIM_IDENTITY = "STR0510", "the node contradicts its certificate",
@@ -458,10 +460,12 @@ chart). Gateways keep the Secrets that were sent before.";
 
     /// proxies: secrets.
     SECRET_DENIED = "STR0542", "the gateway's own account may not list Secrets",
-        "Allow its service account to list secrets in its namespace: kubectl create rolebinding", "\
-Strait does not send a key to a gateway that may not read it itself. Strait queries the API server of the
-gateway's cluster (SubjectAccessReview) whether its service account may list the Secrets of its namespace. A
-positive response is cached for five minutes, a negative one for one minute.";
+        "In the gateway's namespace, allow its service account to list secrets:
+  kubectl -n NAMESPACE create role secrets --verb list --resource secrets
+  kubectl -n NAMESPACE create rolebinding gateway-secrets --role secrets --serviceaccount NAMESPACE:ACCOUNT", "\
+Strait does not send a key to a gateway that may not read it itself. With a SubjectAccessReview, Strait
+queries the API server of the gateway's cluster for the gateway's permission to list Secrets in its
+namespace. A positive response is cached for five minutes, a negative one for one minute.";
 
     /// proxies: secrets.
     SECRET_INVALID = "STR0543", "a gateway's Secret contains no usable certificate",
@@ -501,7 +505,8 @@ itself and its own state directory. Certificates are issued nevertheless.";
     ROTATION_RUNS = "STR0553", "the CA has more than one root: a rotation is in progress",
         "See the next step: strait certs status", "\
 A new root is first distributed to all workloads and then signs. The old root is removed when no certificate
-needs it any more. No action is needed in between. docs/how-to/rotate-certificates.md describes the steps.";
+needs it any more. Between these steps you need not do anything. docs/how-to/rotate-certificates.md
+describes the steps.";
 
     /// Renewal by certificate.
     RENEWED_LONG_ENOUGH = "STR0554", "the certificate was renewed for 30 days without a token",
@@ -566,8 +571,8 @@ could attract another network's traffic.";
     CLUSTER_DARK = "STR0605", "the endpoint's cluster has been unreachable for too long",
         "Restore its API server: strait cluster get ID. Or change whenDark in the policy file.", "\
 The policy withdraws the endpoints of a cluster that has been unreachable for the configured time. They
-return as soon as its API server responds. While all API servers are unreachable, nothing is withdrawn,
-because the problem is Strait's own connection.";
+return as soon as its API server responds. While all API servers are unreachable, Strait withdraws no
+endpoint, because the problem is its own connection.";
 
     /// Quarantine.
     MASS_WITHDRAWAL = "STR0606", "most known objects are missing at once, which needs confirmation",
@@ -588,14 +593,14 @@ A rule for an unknown cluster has no effect until a cluster with this ID joins. 
     TRUST_DOMAIN_REFUSED = "STR0608", "the cluster may not choose the trust domain itself",
         "Set it on the Secret (strait.dev/trust-domain), or in trustDomains in the policy file.", "\
 A cluster's trust domain determines the names of its workloads' identities and which certificates its
-proxies may use. A cluster may choose it in its own mesh ConfigMap, if Strait can read that. It may not
-choose one that the policy does not allow, or, without a policy, one that the annotation of another
-cluster's Secret names. In this case the cluster's workloads have the mesh's trust domain. Everything else
-works.";
+proxies may use. A cluster may choose it in its own mesh ConfigMap, if Strait can read that. The policy may
+restrict the choice. Without a policy, the trust domain must not be in the annotation of another cluster's
+Secret. While the choice is refused, the cluster's workloads have the mesh's trust domain. All other
+features work.";
 
     /// Certificates and keys on disk.
     TLS_FILE = "STR0701", "a certificate or key file cannot be read or written",
-        "Check that the path exists, and its permissions.", "\
+        "Check that the path exists, and its permissions: ls -l FILE", "\
 At the start this ends the program, because there is no older certificate. Later the last valid certificate
 stays active.";
 
@@ -608,12 +613,12 @@ The file is not PEM, or contains an unsupported kind of key. The last valid vers
     TLS_MISMATCH = "STR0703", "key and certificate do not match",
         "Compare them: openssl x509 -in CERT -noout -pubkey, openssl pkey -in KEY -pubout
 Then replace both; they are read together.", "\
-The certificate belongs to another key. Often only one of the two has been replaced. The last valid pair
-stays active until they match.";
+The certificate belongs to another key. Often one of the files was replaced without the other. The last
+valid pair stays active until they match.";
 
     /// Validity of a certificate.
     CERTIFICATE_TIME = "STR0704", "a certificate is expired or not valid yet",
-        "Renew it, and compare the clocks.", "\
+        "Renew the certificate that the message names, and compare the clocks of both machines: date -u", "\
 A certificate outside of its validity is never used, neither Strait's own nor a peer's. A stream ends when
 the client certificate with which it was opened expires.";
 
@@ -639,7 +644,7 @@ spiffe://DOMAIN/ns/NAMESPACE/sa/ACCOUNT.";
 
     /// Trust roots.
     ROOTS_REPLACED = "STR0708", "the new roots have nothing in common with the old ones",
-        "Publish old and new roots together first, then only the new ones.", "\
+        "Publish old and new roots together first, then only the new ones: docs/how-to/rotate-certificates.md", "\
 Every proxy is refused until it has a certificate of a new root. Strait applied the new roots nevertheless,
 because this may be intended.";
 
@@ -653,13 +658,13 @@ ConfigMap cannot be read with its Secret's credential (strait cluster add grants
 cluster is listed but not checked.";
 
     /// Another writer of the ConfigMap with root certificates.
-    ROOTS_FOREIGN = "STR0720", "istio-ca-root-cert contains the roots of another control plane",
+    ROOTS_FOREIGN = "STR0720", "the ConfigMap istio-ca-root-cert contains the roots of another control plane",
         "Let its pods mount strait-ca-root-cert, or give both control planes one root or a bundle of both.", "\
 Strait writes the roots that workloads should trust into the ConfigMap istio-ca-root-cert of each namespace.
-In this namespace another writer, such as an istiod, has written valid roots without Strait's, or repeatedly
-reverts Strait's changes. Strait leaves that ConfigMap alone and writes its roots to strait-ca-root-cert.
-Pods that mount istio-ca-root-cert trust neither this control plane nor workloads with its certificates.
-Other namespaces are not affected.";
+In this namespace another writer, for example an istiod, has written valid roots without Strait's, or
+repeatedly reverts Strait's changes. Strait leaves that ConfigMap alone and writes its roots to
+strait-ca-root-cert. Pods that mount istio-ca-root-cert trust neither this control plane nor workloads with
+its certificates. Other namespaces are not affected.";
 
     /// The missing right to write the ConfigMap with root certificates.
     ROOTS_DENIED = "STR0721", "Strait may not write the roots into the cluster",
@@ -670,7 +675,7 @@ To write them once, with the roots of the CA in root-cert.pem:
 Agents and injected pods read the roots that they trust from the ConfigMap istio-ca-root-cert of their
 namespace. The credential of the cluster's Secret may not write it (strait cluster add --roots grants that
 right and no other). Therefore you must write it, and again when a root changes or a namespace is created.
-Nothing else is affected: proxies with another source of roots need no ConfigMap.";
+Proxies with another source of roots need no ConfigMap.";
 
     /// The expiry of a root certificate of the CA.
     ROOT_ENDS = "STR0722", "a root of the CA expires soon",
@@ -739,10 +744,10 @@ process_max_fds and strait_descriptors_exhausted_total.";
     /// Replicas of the control plane.
     REPLICA_MISSING = "STR0811", "a replica of the control plane does not answer the others",
         "Read the replica's log. With --peers, check the addresses.", "\
-Each replica answers for all: it asks the others for their proxies over mTLS, on the port of proxies. A
-response that lacks a replica names it (missingReplicas), and lacks the proxies that are connected to it.
-Proxies are not affected. All replicas need the same CA, because its key proves that a caller is a replica:
-without a CA (--ca none), or with different CAs, a response covers one replica only.";
+Each replica responds for all replicas: it requests the other replicas' proxies over mTLS, on the port for
+proxies. A response that lacks a replica names it (missingReplicas), and lacks the proxies that are
+connected to it. Proxies are not affected. All replicas need the same CA, because its key proves that a
+caller is a replica: without a CA (--ca none), or with different CAs, a response covers one replica only.";
 }
 
 #[cfg(test)]

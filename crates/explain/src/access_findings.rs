@@ -66,7 +66,7 @@ impl<'a> PolicyFindings<'a> {
                 let policy = self.context.access.authorization(&self.name.object);
                 policy.map(|policy| self.of_rules(policy)).unwrap_or_default()
             }
-            PolicyKind::Request => self.token_that_nobody_asks_for().into_iter().collect(),
+            PolicyKind::Request => self.unrequired_token().into_iter().collect(),
             PolicyKind::Peer => Vec::new(),
         }
     }
@@ -155,7 +155,7 @@ impl<'a> PolicyFindings<'a> {
 
     /// Reports that tokens are optional: present tokens are verified, but only a rule can require
     /// one.
-    fn token_that_nobody_asks_for(&self) -> Option<PolicyFinding> {
+    fn unrequired_token(&self) -> Option<PolicyFinding> {
         if self.context.access.request(&self.name.object)?.rules.is_empty() {
             return None;
         }

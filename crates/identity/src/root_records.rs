@@ -140,7 +140,7 @@ pub struct RootConflict {
 }
 
 impl RootConflict {
-    /// Compares the roots of a CA, in DER, with records. A recorded root is in force while a
+    /// Compares the roots of a CA, in DER, with records. A recorded root is active while a
     /// certificate that chains to it may be valid. Roots with the same name and key are equal.
     pub(super) fn find(roots: &[&Vec<u8>], records: &RootRecords, now: SystemTime) -> Option<Self> {
         let is_in_force = |record: &RootRecord| {

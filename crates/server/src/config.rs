@@ -98,7 +98,7 @@ pub struct ServeArgs {
     #[arg(long, env = "STRAIT_PEERS", value_name = "HOST:PORT", value_delimiter = ',', value_parser = parse_peer)]
     pub peers: Vec<String>,
 
-    /// Name of this replica, which differs from those of the others [default: $POD_NAME, otherwise the host name]
+    /// Name of this replica, different from the names of the other replicas [default: $POD_NAME, otherwise the host name]
     #[arg(long, env = "STRAIT_REPLICA_NAME", value_name = "NAME", value_parser = parse_replica_name)]
     pub replica_name: Option<String>,
 

@@ -42,7 +42,7 @@ impl RootGate {
         let (gate, seen) = watch::channel(conflict.clone());
         let Some(fact) = conflict else { return Self(seen) };
         error!(%code, %fact, next = code.next, "{}", code.title);
-        tasks.spawn("roots in force", async move {
+        tasks.spawn("active roots", async move {
             // An error means that the process is ending.
             while identity.changed().await.is_ok() {
                 let conflict = find(&identity.borrow_and_update().clone());

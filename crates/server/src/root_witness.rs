@@ -247,12 +247,12 @@ mod tests {
             replicas.set([("other".to_owned(), report.clone())].into());
             let found = replicas.lacks(&new);
             assert!(found.iter().all(|lack| lack.is_seen), "{found:?}");
-            let told = found.first().map(ToString::to_string);
+            let first = found.first().map(ToString::to_string);
             let holds = match expected {
-                Some(part) => told.as_ref().is_some_and(|told| told.contains(part)),
-                None => told.is_none(),
+                Some(part) => first.as_ref().is_some_and(|first| first.contains(part)),
+                None => first.is_none(),
             };
-            assert!(holds, "{report:?}: {told:?}");
+            assert!(holds, "{report:?}: {first:?}");
         }
     }
 

@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_config_map_that_goes_leaves_the_defaults() {
+    async fn deleted_config_map_restores_the_defaults() {
         let data = |text: &str| {
             let both = [(MESH_KEY, text), (NETWORKS_KEY, "networks: {n: }")];
             Some(Arc::new(both.map(|(key, text)| (key.to_owned(), text.to_owned())).into()))

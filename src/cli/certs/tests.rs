@@ -29,12 +29,12 @@ fn init_and_issue_write_the_files_of_a_ca_and_a_workload() {
 
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path();
-    let said = strait_certs(dir, "init {}/ca").expect("made");
-    assert!(said.contains("next: strait serve --ca-dir"), "{said}");
+    let output = strait_certs(dir, "init {}/ca").expect("made");
+    assert!(output.contains("next: strait serve --ca-dir"), "{output}");
     // Twice, since certificates are renewed in place.
     for _ in 0..2 {
-        let said = strait_certs(dir, &format!("{ISSUE} --ttl 90m --out {{}}/web")).expect("made");
-        assert!(said.contains("spiffe://cluster.local/ns/shop/sa/web"), "{said}");
+        let output = strait_certs(dir, &format!("{ISSUE} --ttl 90m --out {{}}/web")).expect("made");
+        assert!(output.contains("spiffe://cluster.local/ns/shop/sa/web"), "{output}");
     }
     let mut names: Vec<_> = std::fs::read_dir(dir.join("web"))
         .expect("there")
@@ -53,8 +53,8 @@ fn init_under_creates_an_intermediate_below_the_root() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path();
     strait_certs(dir, "init {}/ca").expect("made");
-    let said = strait_certs(dir, "init {}/east --under {}/ca").expect("made");
-    assert!(said.contains("--ca-member-dir MEMBER="), "{said}");
+    let output = strait_certs(dir, "init {}/east --under {}/ca").expect("made");
+    assert!(output.contains("--ca-member-dir MEMBER="), "{output}");
     let issue = ISSUE.replace("{}/ca", "{}/east");
     strait_certs(dir, &format!("{issue} --out {{}}/web")).expect("it signs");
     let chain = std::fs::read_to_string(dir.join("web/cert-chain.pem")).expect("there");

@@ -218,7 +218,7 @@ fn render(states: &[ObjectStatus], show: &Show, look: &OutputStyle) -> String {
     let mut counts = BTreeMap::<String, usize>::new();
     for state in states {
         let standing = match &state.state {
-            ObjectState::InForce => "in force".to_owned(),
+            ObjectState::InForce => "active".to_owned(),
             other => text(other.as_str()),
         };
         *counts.entry(standing).or_default() += 1;

@@ -38,16 +38,16 @@ pub(super) async fn gather(
     namespace: &str,
 ) -> Result<(Vec<WebhookReport>, Option<String>), CommandFailure> {
     let path = path_of(&webhook::named());
-    let told = |cluster: String, answer: Result<Option<Value>, CommandFailure>| {
+    let report = |cluster: String, answer: Result<Option<Value>, CommandFailure>| {
         Some(WebhookReport { cluster, configuration: answer.ok().flatten()? })
     };
     let mut found = Vec::new();
-    found.extend(told(hub.context.clone(), hub.get(&path).await));
+    found.extend(report(hub.context.clone(), hub.get(&path).await));
     for secret in hub.member_secrets(namespace).await? {
         for (id, bytes) in kubeconfigs(&secret) {
             let Ok(access) = kubeconfig::parse(&bytes, None, Loopback::Allowed) else { continue };
             let Ok(member) = hub.with_access(&access) else { continue };
-            found.extend(told(id, member.get(&path).await));
+            found.extend(report(id, member.get(&path).await));
         }
     }
     let roots = if found.is_empty() { None } else { webhook::published(hub, namespace).await? };
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn fate_of_pods_and_untrusted_webhooks_are_reported() {
-        let told = |cluster: &str, policy: &str, bundle: &str| WebhookReport {
+        let report = |cluster: &str, policy: &str, bundle: &str| WebhookReport {
             cluster: cluster.to_owned(),
             configuration: json!({ "webhooks": [{
                 "failurePolicy": policy, "clientConfig": { "caBundle": BASE64.encode(bundle) },
@@ -107,8 +107,11 @@ mod tests {
         };
         let (old, new) = (pem(b"old"), pem(b"new"));
         let both = format!("{old}{new}");
-        let found =
-            [told("hub", "Fail", &both), told("east", "Ignore", &new), told("west", "Fail", &old)];
+        let found = [
+            report("hub", "Fail", &both),
+            report("east", "Ignore", &new),
+            report("west", "Fail", &old),
+        ];
         let rows = findings(&found, Some(&new));
         let short: Vec<_> = rows
             .iter()

@@ -11,22 +11,22 @@ use crate::cli::output::{self, Cell, OutputStyle, text};
 /// Renders the table. Returns an empty text if no request was sent.
 pub(super) fn matrix(rows: &[Value], look: &OutputStyle) -> String {
     let from: BTreeSet<String> = rows.iter().map(|row| text(&row["from"])).collect();
-    let asked = rows.iter().filter(|row| row["to"].is_string());
-    let to: BTreeSet<String> = asked.map(|row| text(&row["to"])).collect();
+    let requests = rows.iter().filter(|row| row["to"].is_string());
+    let to: BTreeSet<String> = requests.map(|row| text(&row["to"])).collect();
     if to.is_empty() {
         return String::new();
     }
     let headers: Vec<&str> =
         std::iter::once("FROM \\ TO").chain(to.iter().map(String::as_str)).collect();
     let line = |from: &String| {
-        let of = |to: &String| {
+        let cell_to = |to: &String| {
             let pair: Vec<&Value> = rows
                 .iter()
                 .filter(|row| text(&row["from"]) == *from && text(&row["to"]) == *to)
                 .collect();
             cell(&pair, look)
         };
-        std::iter::once(Cell::from(from.as_str())).chain(to.iter().map(of)).collect()
+        std::iter::once(Cell::from(from.as_str())).chain(to.iter().map(cell_to)).collect()
     };
     output::table(&headers, from.iter().map(line).collect(), look)
 }
@@ -39,12 +39,12 @@ fn cell(pair: &[&Value], look: &OutputStyle) -> Cell {
         None if pair.is_empty() => if look.unicode { "–" } else { "-" }.into(),
         None => Cell::good(format!("{} {slowest:.1} ms", sign(true, look))),
         Some(step) => {
-            let told = format!("{} {}", sign(false, look), text(&step["step"]));
+            let sign_text = format!("{} {}", sign(false, look), text(&step["step"]));
             match (failures.len(), pair.len()) {
                 (some, all) if some < all => {
-                    Cell::doubtful(told).with(&format!(" ({some} of {all})"))
+                    Cell::doubtful(sign_text).with(&format!(" ({some} of {all})"))
                 }
-                _ => Cell::bad(told),
+                _ => Cell::bad(sign_text),
             }
         }
     }
@@ -73,8 +73,8 @@ mod tests {
             row("west", Some("far"), 5000.0, Some("gateway")),
             row("lab", None, 0.0, Some("probe")),
         ];
-        let said = matrix(&rows, &LOOK);
-        let lines: Vec<String> = said
+        let output = matrix(&rows, &LOOK);
+        let lines: Vec<String> = output
             .lines()
             .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
             .collect();

@@ -66,7 +66,7 @@ pub(super) fn of_claims(cluster: &Cluster, object: &str) -> Vec<Value> {
         let fact = format!("{claim} claims network {network}, which has no effect");
         let meant = text(&cluster.network);
         if is_misspelt(&network, &meant, 2) {
-            let fact = format!("{fact}; typo? The cluster is in network {meant}");
+            let fact = format!("{fact}; typo? The cluster is in network {intended}");
             return problem("networks", &codes::NETWORK_TYPO, object.to_owned(), fact);
         }
         note("networks", &codes::CLAIM_IGNORED, object.to_owned(), fact)
@@ -92,7 +92,7 @@ fn misspelt(network: &Network, all: &[Network]) -> Option<String> {
     let meant = text(&all.iter().find(is_meant)?.network);
     let of = users.iter().map(|user| format!(" in cluster {}", text(user))).collect::<String>();
     Some(format!(
-        "no gateway has network {name:?}, which labels{of} name: typo? There is {meant:?}"
+        "no gateway has network {name:?}, which labels{places} name: typo? There is {intended:?}"
     ))
 }
 
@@ -160,7 +160,7 @@ mod tests {
             ("lab", "lan", false),
             ("prod-west", "prod-west", false),
         ] {
-            assert_eq!(is_misspelt(name, meant, 2), expected, "{name} {meant}");
+            assert_eq!(is_misspelt(name, meant, 2), expected, "{name} {intended}");
         }
     }
 

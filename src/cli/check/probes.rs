@@ -24,14 +24,14 @@ pub(super) async fn gather(hub: &Hub, contexts: &[String]) -> Result<Vec<Value>,
     for context in contexts {
         // An unknown context is a usage error, not an outage.
         let cluster = hub.remote(context).await?;
-        let asked = async {
+        let response = async {
             let list = cluster.get(&format!("/api/v1/pods?labelSelector={PROBES}")).await?;
             let Some((namespace, pod)) = youngest(list.as_ref()) else { return Ok(None) };
             let path =
                 format!("/api/v1/namespaces/{namespace}/pods/{pod}:{PORT}/proxy{ROUND_PATH}");
             cluster.get(&path).await
         };
-        rows.extend(match asked.await {
+        rows.extend(match response.await {
             Ok(Some(round)) => found(context, &round),
             Ok(None) => vec![unasked(
                 context,
@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn last_results_of_a_probe_stay_if_a_round_fails() {
         let request = json!({ "from": "east", "to": "west", "steps": [] });
-        let asked = |round: Value| {
+        let rows_of = |round: Value| {
             let rows = found("laptop", &round);
             rows.iter()
                 .map(|row| (text(&row["from"]), text(&row["to"]), row["at"].is_string()))
@@ -106,17 +106,17 @@ mod tests {
         let problem_row = (east(), "<none>".to_owned(), false);
         let at = "2026-01-01T00:00:00Z";
         assert_eq!(
-            asked(json!({ "from": "east", "at": at, "problem": null, "requests": [request] })),
+            rows_of(json!({ "from": "east", "at": at, "problem": null, "requests": [request] })),
             std::slice::from_ref(&request_row)
         );
         assert_eq!(
-            asked(
+            rows_of(
                 json!({ "from": "east", "at": at, "problem": "nobody listens", "requests": [request] })
             ),
             [request_row, problem_row.clone()]
         );
         assert_eq!(
-            asked(json!({ "from": "east", "at": null, "problem": null, "requests": [] })),
+            rows_of(json!({ "from": "east", "at": null, "problem": null, "requests": [] })),
             [problem_row]
         );
     }

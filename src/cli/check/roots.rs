@@ -67,9 +67,10 @@ fn certificates(pem: &str) -> BTreeSet<Vec<u8>> {
 pub(super) fn differences(found: &[Published]) -> Vec<Value> {
     let known: Vec<(&str, &BTreeSet<Vec<u8>>)> =
         found.iter().filter_map(|one| Some((&*one.cluster, one.roots.as_ref().ok()?))).collect();
-    let alike = |roots: &BTreeSet<Vec<u8>>| known.iter().filter(|(_, one)| *one == roots).count();
+    let count_equal =
+        |roots: &BTreeSet<Vec<u8>>| known.iter().filter(|(_, one)| *one == roots).count();
     // `max_by_key` returns the last of equal items.
-    let usual = known.iter().rev().map(|(_, roots)| *roots).max_by_key(|roots| alike(roots));
+    let usual = known.iter().rev().map(|(_, roots)| *roots).max_by_key(|roots| count_equal(roots));
     let mut rows = Vec::new();
     for (cluster, roots) in &known {
         let Some(usual) = usual.filter(|usual| usual != roots) else { continue };
@@ -115,7 +116,7 @@ mod tests {
 
     #[test]
     fn clusters_with_unusual_roots_are_reported() {
-        let told = |found: &[Published]| {
+        let found_in = |found: &[Published]| {
             let rows = differences(found);
             let short =
                 |row: &Value| format!("{} {}", text(&row["severity"]), text(&row["object"]));
@@ -123,16 +124,16 @@ mod tests {
         };
         let (hub, east, west) =
             (published("hub", &[1]), published("east", &[1]), published("west", &[2]));
-        assert_eq!(told(&[hub, east, west]), ["problem cluster/west"]);
+        assert_eq!(found_in(&[hub, east, west]), ["problem cluster/west"]);
         let (hub, east) = (published("hub", &[1]), published("east", &[1, 2]));
         assert_eq!(
-            told(&[hub, east]),
+            found_in(&[hub, east]),
             ["note cluster/east"],
             "the first of equally common sets is used"
         );
         let silent = || Published { cluster: "west".to_owned(), roots: Err("403".to_owned()) };
-        assert_eq!(told(&[published("hub", &[1]), silent()]), ["note cluster/west"]);
-        assert!(told(&[silent()]).is_empty(), "no roots to compare with");
-        assert!(told(&[published("hub", &[1]), published("east", &[1])]).is_empty());
+        assert_eq!(found_in(&[published("hub", &[1]), silent()]), ["note cluster/west"]);
+        assert!(found_in(&[silent()]).is_empty(), "no roots to compare with");
+        assert!(found_in(&[published("hub", &[1]), published("east", &[1])]).is_empty());
     }
 }

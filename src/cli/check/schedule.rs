@@ -161,7 +161,7 @@ impl Rounds {
     /// results.
     fn take(&mut self, round: Result<Vec<Value>, CommandFailure>, now: SystemTime) -> String {
         let mut news = String::new();
-        let mut tell = |line: String| {
+        let mut print_line = |line: String| {
             let _ = writeln!(news, "{} {}", rfc3339(now), clean(&line));
         };
         let rows = match round {
@@ -171,14 +171,14 @@ impl Rounds {
                 let problem = failure.to_string();
                 let problem = problem.lines().map(str::trim).collect::<Vec<_>>().join("; ");
                 if self.problem.as_ref() != Some(&problem) {
-                    tell(problem.clone());
+                    print_line(problem.clone());
                 }
                 self.problem = Some(problem);
                 return news;
             }
         };
         if self.problem.take().is_some() {
-            tell("requests are sent again".to_owned());
+            print_line("requests are sent again".to_owned());
         }
         self.asked += 1;
         self.last = Some(now);
@@ -203,7 +203,7 @@ impl Rounds {
             let step_of =
                 |one: &Option<(String, String)>| one.as_ref().map(|(step, _)| step.clone());
             if was.as_ref().map(step_of) != Some(step_of(&counts.failing)) {
-                tell(match &counts.failing {
+                print_line(match &counts.failing {
                     Some((step, detail)) => format!("{whose}: fails at {step}: {detail}"),
                     None => format!("{whose}: answers {}", text(&row["answer"])),
                 });
@@ -211,7 +211,7 @@ impl Rounds {
             self.requests.insert(key, counts);
         }
         for [from, to, network, gateway, service] in before.into_keys() {
-            tell(format!(
+            print_line(format!(
                 "{from} to {to} ({network}) by {gateway} for {service}: no longer requested"
             ));
         }
@@ -282,18 +282,22 @@ mod tests {
     fn changes_are_reported_and_all_results_are_counted() {
         let mut rounds = Rounds::default();
         let mut take = |round| {
-            let told = rounds.take(round, SystemTime::UNIX_EPOCH);
-            let told = told.lines().map(|line| line.split_once(' ').expect("a time").1.to_owned());
-            (told.collect::<Vec<_>>(), rounds.metrics().expect("a string takes it"))
+            let printed = rounds.take(round, SystemTime::UNIX_EPOCH);
+            let printed =
+                printed.lines().map(|line| line.split_once(' ').expect("a time").1.to_owned());
+            (printed.collect::<Vec<_>>(), rounds.metrics().expect("a string takes it"))
         };
         let one = "east to we\"st (n2) by 10.0.0.1:15443 for web.shop:80";
-        let (told, _) = take(Ok(vec![row("10.0.0.1:15443", None)]));
-        assert_eq!(told, [format!("{one}: answers 200")]);
-        let (told, _) = take(Ok(vec![row("10.0.0.1:15443", None)]));
-        assert!(told.is_empty(), "the result is unchanged: {told:?}");
-        let (told, metrics) = take(Ok(vec![row("10.0.0.1:15443", Some("gateway"))]));
-        assert_eq!(told.len(), 1);
-        assert!(told[0].starts_with(&format!("{one}: fails at gateway: refused")), "{told:?}");
+        let (printed, _) = take(Ok(vec![row("10.0.0.1:15443", None)]));
+        assert_eq!(printed, [format!("{one}: answers 200")]);
+        let (printed, _) = take(Ok(vec![row("10.0.0.1:15443", None)]));
+        assert!(printed.is_empty(), "the result is unchanged: {printed:?}");
+        let (printed, metrics) = take(Ok(vec![row("10.0.0.1:15443", Some("gateway"))]));
+        assert_eq!(printed.len(), 1);
+        assert!(
+            printed[0].starts_with(&format!("{one}: fails at gateway: refused")),
+            "{printed:?}"
+        );
         let labels = r#"from="east",to="we\"st",network="n2",gateway="10.0.0.1:15443",service="web.shop:80""#;
         for line in [
             format!("strait_traffic_requests_total{{{labels},result=\"ok\"}} 2"),
@@ -306,19 +310,19 @@ mod tests {
         }
 
         let away = || Err(CommandFailure::failed("nobody listens").next("strait serve"));
-        let (told, _) = take(away());
-        assert_eq!(told, ["error: nobody listens; next: strait serve"]);
-        let (told, metrics) = take(away());
-        assert!(told.is_empty(), "{told:?}");
+        let (printed, _) = take(away());
+        assert_eq!(printed, ["error: nobody listens; next: strait serve"]);
+        let (printed, metrics) = take(away());
+        assert!(printed.is_empty(), "{printed:?}");
         assert!(metrics.contains("strait_traffic_rounds_total{result=\"failed\"} 2"), "{metrics}");
         assert!(
             metrics.contains(&format!("strait_traffic_failing{{{labels}}} 1")),
             "earlier results stay"
         );
-        let (told, metrics) = take(Ok(vec![row("10.0.0.2:15443", None)]));
+        let (printed, metrics) = take(Ok(vec![row("10.0.0.2:15443", None)]));
         let other = one.replace("0.1:", "0.2:");
         assert_eq!(
-            told,
+            printed,
             [
                 "requests are sent again".to_owned(),
                 format!("{other}: answers 200"),
@@ -335,12 +339,12 @@ mod tests {
             rounds.last_round(),
             json!({ "from": "east", "at": null, "problem": null, "requests": [] })
         );
-        let asked = row("10.0.0.1:15443", Some("gateway"));
-        rounds.take(Ok(vec![asked.clone()]), SystemTime::UNIX_EPOCH);
+        let request = row("10.0.0.1:15443", Some("gateway"));
+        rounds.take(Ok(vec![request.clone()]), SystemTime::UNIX_EPOCH);
         rounds.take(Err(CommandFailure::failed("nobody listens")), SystemTime::now());
         assert_eq!(
             rounds.last_round(),
-            json!({ "from": "east", "at": "1970-01-01T00:00:00.000Z", "problem": "error: nobody listens", "requests": [asked] })
+            json!({ "from": "east", "at": "1970-01-01T00:00:00.000Z", "problem": "error: nobody listens", "requests": [request] })
         );
     }
 }

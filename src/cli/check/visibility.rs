@@ -53,8 +53,9 @@ pub(super) fn foreign_gateways(policy: &Policy, networks: &[Network]) -> Vec<Val
         }
     }
     let note = |(network, cluster, source): (String, String, String)| {
-        let of = if cluster.is_empty() { String::new() } else { format!(" of cluster {cluster}") };
-        let fact = format!("{source}{of} is a gateway of the network because of its label");
+        let owner =
+            if cluster.is_empty() { String::new() } else { format!(" of cluster {cluster}") };
+        let fact = format!("{source}{owner} is a gateway of the network because of its label");
         note("networks", &codes::FOREIGN_GATEWAY, format!("network/{network}"), fact)
     };
     claims.into_iter().map(note).collect()

@@ -45,7 +45,7 @@ pub(crate) struct AddArgs {
     /// istioService
     #[arg(long, value_name = "FILE", conflicts_with_all = ["remote", "name", "output"])]
     pub(super) from: Option<PathBuf>,
-    /// List the rights that the control plane gets, and what does not work without each, then exit
+    /// List the rights that the control plane gets and the features that need each, then exit
     #[arg(long)]
     rights: bool,
     /// ID of the cluster [default: the context's name]
@@ -54,7 +54,7 @@ pub(crate) struct AddArgs {
     /// Network of the cluster; overrides labels
     #[arg(long, value_name = "NET")]
     pub(super) network: Option<String>,
-    /// Trust domain of the certificates of its workloads [default: the mesh's]
+    /// Trust domain in the certificates of the cluster's workloads [default: the mesh's]
     #[arg(long, value_name = "TD")]
     pub(super) trust_domain: Option<String>,
     /// Let the control plane read that trust domain from the cluster's own mesh ConfigMap
@@ -249,9 +249,9 @@ pub(super) async fn prepare<'a>(
         );
         let joining = (id.as_str(), &remote);
         let of_network = (network, gateway.is_some());
-        let told = preview(joining, hub, ns, of_network, &args.wait.connect()).await;
-        finds_problem = told.lines().any(|line| line.trim_start().starts_with('!'));
-        plan += &told;
+        let findings = preview(joining, hub, ns, of_network, &args.wait.connect()).await;
+        finds_problem = findings.lines().any(|line| line.trim_start().starts_with('!'));
+        plan += &findings;
     }
     Ok(Joining { args: args.clone(), id, hub, remote, objects, is_member, finds_problem, plan })
 }
@@ -294,7 +294,7 @@ async fn discovery_of(
 ) -> Result<String, CommandFailure> {
     let ns = &args.change.hub.namespace;
     match &args.discovery {
-        Some(told) => return Ok(told.clone()),
+        Some(reason) => return Ok(reason.clone()),
         None if !args.gateway.gateway => return Ok(String::new()),
         None if is_hub => return Ok(format!("strait.{ns}.svc:15012")),
         None => {}
@@ -499,7 +499,7 @@ impl AddArgs {
     fn rights_told(&self) -> String {
         let resources: Vec<&str> = self.rbac.resources().iter().map(|(_, name)| *name).collect();
         let more = self.more();
-        let mut told = format!(
+        let mut summary = format!(
             "  namespace strait-reader, serviceaccount strait-reader\n  \
              clusterrole strait-reader: get, list, watch {}; {}, {}\n",
             resources.join(", "),
@@ -514,7 +514,7 @@ impl AddArgs {
                 (_, true) => "writes only the objects below",
             },
         );
-        told += match self.rbac {
+        summary += match self.rbac {
             Rbac::Core => {
                 "  ! without pods and nodes, the identities of its workloads are unknown: its endpoints can't be reached from other networks,\n    \
                  localities come from its EndpointSlices only, and its pods can't authenticate with tokens\n"
@@ -525,11 +525,11 @@ impl AddArgs {
             }
         };
         if more.roots {
-            told += "  create ConfigMaps; get, list, watch, update istio-ca-root-cert and strait-ca-root-cert:\n    \
+            summary += "  create ConfigMaps; get, list, watch, update istio-ca-root-cert and strait-ca-root-cert:\n    \
                      the root certificates for its workloads\n";
         }
         for namespace in &more.gateway_secrets {
-            told += &format!(
+            summary += &format!(
                 "  role strait-gateway-secrets in {namespace}: get, list, watch its secrets, for the gateways there;\n    \
                  create subjectaccessreviews, to check whether a gateway's own account may list them\n"
             );
@@ -539,23 +539,23 @@ impl AddArgs {
                 ImportMode::Full => "serviceimports, services and endpointslices",
                 _ => "serviceimports and services",
             };
-            told += &format!(
+            summary += &format!(
                 "  create, patch, delete {kinds}; patch the statuses of exports and imports:\n    \
                  for exported services (--mcs-imports). The validatingadmissionpolicy strait-reader-imports limits this\n    \
                  to objects with the label strait.dev/clusterset. Without it, the token could redirect any plain-text traffic\n"
             );
         }
         if more.self_renew {
-            told += "  role strait-reader: create serviceaccounts/token, only for strait-reader: its next token\n";
+            summary += "  role strait-reader: create serviceaccounts/token, only for strait-reader: its next token\n";
         }
         if more.own_mesh {
-            told += "  get the ConfigMaps strait and istio: its own trust domain\n";
+            summary += "  get the ConfigMaps strait and istio: its own trust domain\n";
         }
         if more.own_traffic {
-            told += "  get, list, watch its traffic objects, which apply to its proxies if the policy file allows it (trafficFrom)\n";
+            summary += "  get, list, watch its traffic objects, which apply to its proxies if the policy file allows it (trafficFrom)\n";
         }
-        told += "  what does not work without each right: strait cluster add --rights\n";
-        told
+        summary += "  the features that need each right: strait cluster add --rights\n";
+        summary
     }
 }
 

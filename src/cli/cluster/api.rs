@@ -390,8 +390,8 @@ impl ClusterApi {
                     "{path:?} contains characters that are invalid in a name"
                 ))
             })?;
-        let asked = tokio::time::timeout(REQUEST_LIMIT, self.client.request::<Value>(request));
-        let Ok(answer) = asked.await else {
+        let response = tokio::time::timeout(REQUEST_LIMIT, self.client.request::<Value>(request));
+        let Ok(answer) = response.await else {
             return Err(self.away(&format!("no answer within {} s", REQUEST_LIMIT.as_secs())));
         };
         match answer {
@@ -517,8 +517,8 @@ fn no_credential(context: &str, error: &AuthError) -> CommandFailure {
             format!("its credential program can't be started: {error}")
         }
         AuthError::AuthExecRun { out, .. } => {
-            let said = String::from_utf8_lossy(&out.stderr);
-            let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("see above");
+            let errors = String::from_utf8_lossy(&out.stderr);
+            let last = errors.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("see above");
             format!("its credential program failed ({}): {last}", out.status)
         }
         AuthError::AuthExecParse(_) => {
@@ -574,13 +574,13 @@ pub(crate) fn path_of(manifest: &Value) -> String {
 
 fn pem(certificates: &[Vec<u8>]) -> Vec<u8> {
     use base64::Engine as _;
-    let one = |der: &Vec<u8>| {
+    let encoded = |der: &Vec<u8>| {
         let text = base64::engine::general_purpose::STANDARD.encode(der);
         let lines: Vec<&str> =
             text.as_bytes().chunks(64).filter_map(|line| std::str::from_utf8(line).ok()).collect();
         format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
     };
-    certificates.iter().map(one).collect::<String>().into_bytes()
+    certificates.iter().map(encoded).collect::<String>().into_bytes()
 }
 
 fn der(pem: &[u8]) -> Vec<Vec<u8>> {

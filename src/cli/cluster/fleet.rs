@@ -179,29 +179,29 @@ fn read(file: &Path, args: &AddArgs) -> Result<Vec<AddArgs>, CommandFailure> {
         if !seen.insert(id.clone()) {
             return Err(usage(format!("cluster {id} is listed twice")));
         }
-        let mut one = args.clone();
-        one.from = None;
+        let mut entry_args = args.clone();
+        entry_args.from = None;
         let api_server = entry.api_server.map(|text| text.parse());
         let api_server =
             api_server.transpose().map_err(|error| wrong("apiServer", format!("{error}")))?;
         let parsed = |field, text: Option<String>, parse: fn(&str) -> Result<String, String>| {
             text.map(|text| parse(&text)).transpose().map_err(|fact| wrong(field, fact))
         };
-        let told = parsed("discovery", entry.discovery, discovery)?;
+        let discovery = parsed("discovery", entry.discovery, discovery)?;
         let istio_service = parsed("istioService", entry.istio_service, istio_service::address)?;
         let inject_at = entry.inject_at.map(|text| webhook::target(&text)).transpose();
         let inject_at = inject_at.map_err(|fact| wrong("injectAt", fact))?;
-        one.remote = Some(entry.context);
-        one.name = Some(id.clone());
-        one.network = entry.network.or(one.network);
-        one.trust_domain = entry.trust_domain.or(one.trust_domain);
-        one.api_server = api_server.or(one.api_server);
-        one.tls_server_name = entry.tls_server_name.or(one.tls_server_name);
-        one.discovery = told.or(one.discovery);
-        one.istio_service = istio_service.or(one.istio_service);
-        one.webhook.inject_at = inject_at.or(one.webhook.inject_at);
-        one.check()?;
-        all.push(one);
+        entry_args.remote = Some(entry.context);
+        entry_args.name = Some(id.clone());
+        entry_args.network = entry.network.or(entry_args.network);
+        entry_args.trust_domain = entry.trust_domain.or(entry_args.trust_domain);
+        entry_args.api_server = api_server.or(entry_args.api_server);
+        entry_args.tls_server_name = entry.tls_server_name.or(entry_args.tls_server_name);
+        entry_args.discovery = discovery.or(entry_args.discovery);
+        entry_args.istio_service = istio_service.or(entry_args.istio_service);
+        entry_args.webhook.inject_at = inject_at.or(entry_args.webhook.inject_at);
+        entry_args.check()?;
+        all.push(entry_args);
     }
     Ok(all)
 }

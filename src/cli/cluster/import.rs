@@ -41,8 +41,8 @@ pub(crate) struct ImportArgs {
     /// Network of the cluster; overrides labels
     #[arg(long, value_name = "NET")]
     network: Option<String>,
-    /// Trust domain of the certificates of its workloads [default: as in the Secret, else the
-    /// mesh's]
+    /// Trust domain in the certificates of the cluster's workloads [default: as in the Secret, else
+    /// the mesh's]
     #[arg(long, value_name = "TD")]
     trust_domain: Option<String>,
     /// URL of the cluster's API server [default: as in the kubeconfig]

@@ -38,7 +38,7 @@ pub(crate) enum ClusterCommand {
     /// Add one or many clusters to the mesh: creates a reader in each and a Secret with its token,
     /// and on request a gateway and injection
     Add(Box<add::AddArgs>),
-    /// Invite a cluster that the control plane cannot dial: prints the chart values of its relay
+    /// Invite a cluster that the control plane cannot dial: prints the chart values for the relay
     Invite(invite::InviteArgs),
     /// List member clusters
     List(ListArgs),

@@ -105,10 +105,10 @@ pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
         for manifest in manifests::reader(Rbac::Full, &everything).iter().rev() {
             remote.delete(&path_of(manifest)).await?;
         }
-        let beside = [gateway::namespace()]
+        let other_manifests = [gateway::namespace()]
             .into_iter()
             .chain(istio_service::named(&args.change.hub.namespace));
-        for manifest in beside {
+        for manifest in other_manifests {
             let path = path_of(&manifest);
             let there = remote.get(&path).await?.unwrap_or_default();
             // Objects that Helm or another program created stay.

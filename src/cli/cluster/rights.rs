@@ -198,7 +198,7 @@ mod tests {
                     given.extend(objects.map(|object| (verbs.clone(), object)));
                 }
             }
-            let told: BTreeSet<(String, String)> = rights(rbac, &more, false)
+            let listed: BTreeSet<(String, String)> = rights(rbac, &more, false)
                 .into_iter()
                 .flat_map(|right| {
                     // Words after the first one are names of objects of the kind.
@@ -210,7 +210,7 @@ mod tests {
                 })
                 .filter(|(_, kind)| kind != "of")
                 .collect();
-            assert_eq!(told, given, "{rbac:?} {more:?}");
+            assert_eq!(listed, given, "{rbac:?} {more:?}");
         }
     }
 }

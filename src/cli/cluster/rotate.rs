@@ -63,10 +63,10 @@ struct RotateTarget<'a> {
 pub(crate) async fn run(args: &RotateArgs) -> CommandResult {
     check_ttl(args.token_ttl)?;
     args.wait.check()?;
-    let one = args.name.as_deref().map(cluster_id).transpose()?;
+    let named_cluster = args.name.as_deref().map(cluster_id).transpose()?;
     let hub = args.change.hub.open().await?;
     let secrets = hub.member_secrets(&args.change.hub.namespace).await?;
-    if let Some(id) = &one
+    if let Some(id) = &named_cluster
         && let Some(secret) = secrets.iter().find(|secret| holds(secret, id.as_str()))
         && is_relayed(secret)
     {
@@ -80,7 +80,7 @@ pub(crate) async fn run(args: &RotateArgs) -> CommandResult {
     if args.now {
         return Err(CommandFailure::usage("--now is for members with a relay"));
     }
-    let mut targets = match &one {
+    let mut targets = match &named_cluster {
         Some(id) => vec![named(args, &hub, &secrets, id)?],
         None => with_an_end(&secrets),
     };
@@ -108,13 +108,13 @@ pub(crate) async fn run(args: &RotateArgs) -> CommandResult {
         );
     }
     // A missing context is reported before the plan is confirmed.
-    if one.is_some() {
+    if named_cluster.is_some() {
         context_of(args, &targets[0].id).await?;
     }
     if !args.change.confirmed(&plan).await? {
         return Ok(Exit::Fine);
     }
-    let alone = targets.len() == 1 && one.is_some();
+    let alone = targets.len() == 1 && named_cluster.is_some();
     let mut failed = Vec::new();
     for target in &targets {
         match renew(args, &hub, target).await {
@@ -203,7 +203,10 @@ async fn renew(args: &RotateArgs, hub: &ClusterApi, target: &RotateTarget<'_>) -
         Ok(uid) if uid != remote.uid().await? => {
             return Err(CommandFailure::coded(
                 &codes::IDENTITY_CHANGED,
-                format!("context {} is a different cluster than the one of secret {name}; nothing was changed", remote.context),
+                format!(
+                    "context {} is not the cluster of secret {name}; nothing was changed",
+                    remote.context
+                ),
             )
             .next(format!("strait cluster rotate {id} CONTEXT")));
         }

@@ -105,12 +105,12 @@ pub(super) async fn run(folder: &Path) -> Result<Ran, CommandFailure> {
     command.env("TMPDIR", folder).kill_on_drop(true).stdin(Stdio::null()).stderr(Stdio::piped());
     let child = command.spawn().map_err(CommandFailure::of)?;
     let output = child.wait_with_output().await.map_err(CommandFailure::of)?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    let said = said.trim().trim_start_matches("error: ");
+    let message = String::from_utf8_lossy(&output.stderr);
+    let message = message.trim().trim_start_matches("error: ");
     match output.status.code() {
         Some(0) => Ok(Ran::Passed),
-        Some(code) if code == Exit::NoRights as i32 => Ok(Ran::Skipped(said.to_owned())),
-        _ => Err(CommandFailure::failed(format!("real requests: {said} ({})", output.status))),
+        Some(code) if code == Exit::NoRights as i32 => Ok(Ran::Skipped(message.to_owned())),
+        _ => Err(CommandFailure::failed(format!("real requests: {message} ({})", output.status))),
     }
 }
 
@@ -202,11 +202,11 @@ fn show(world: &World, answers: &RequestCounts) -> String {
     for (pod, count) in &answers.by {
         let (cluster, pod) = pod.split_once('/').unwrap_or(("", pod));
         let gateway = world.clusters.iter().find(|one| one.id == cluster).and_then(|one| one.edge);
-        let way = match gateway {
+        let path = match gateway {
             Some(edge) if cluster != "east" => format!("through {}", edge.gateway),
             _ => "directly".into(),
         };
-        rows.push(vec![cluster.into(), pod.into(), way.into(), count.to_string().into()]);
+        rows.push(vec![cluster.into(), pod.into(), path.into(), count.to_string().into()]);
     }
     let seen: Vec<_> = answers.seen_as.keys().map(String::as_str).collect();
     format!(

@@ -74,8 +74,8 @@ impl Simulation {
     pub(super) fn newly_denied(&self) -> usize {
         let deny = AccessVerdict::Deny.as_str();
         let denied = self.changes.iter().filter(|one| one.verdict == deny);
-        let told: usize = denied.map(|one| one.count).sum();
-        told + self.untold.get(deny).copied().unwrap_or_default()
+        let listed: usize = denied.map(|one| one.count).sum();
+        listed + self.untold.get(deny).copied().unwrap_or_default()
     }
 }
 
@@ -170,14 +170,15 @@ impl<'a> PolicyTrial<'a> {
         if is_outbound {
             return Err(NOT_INBOUND);
         }
-        let of = |address: &IpAddr| self.by_address.get(address).map_or(&[][..], |all| &all[..]);
-        let workload = match of(&entry.local.ip()) {
+        let workloads_at =
+            |address: &IpAddr| self.by_address.get(address).map_or(&[][..], |all| &all[..]);
+        let workload = match workloads_at(&entry.local.ip()) {
             [] => return Err(NO_WORKLOAD),
             [one] => *one,
             _ => return Err(MANY_WORKLOADS),
         };
-        let identity = match (&entry.identity, of(&entry.remote)) {
-            (Some(said), _) => said.clone(),
+        let identity = match (&entry.identity, workloads_at(&entry.remote)) {
+            (Some(known), _) => known.clone(),
             (None, [client]) => Some(client.identity.clone()),
             (None, _) => return Err(NO_CLIENT),
         };
@@ -193,11 +194,11 @@ impl<'a> PolicyTrial<'a> {
             return Ok(());
         };
         let asks_more = |one: &AccessDecision, other: &AccessDecision| {
-            let asked = |provider: &Arc<str>| {
+            let is_queried = |provider: &Arc<str>| {
                 other.queried_providers.iter().any(|(name, _)| name == provider)
             };
             one.verdict == AccessVerdict::Allow
-                && !one.queried_providers.iter().all(|(name, _)| asked(name))
+                && !one.queried_providers.iter().all(|(name, _)| is_queried(name))
         };
         self.outcome.newly_asked += usize::from(asks_more(&after, &before));
         self.outcome.no_longer_asked += usize::from(asks_more(&before, &after));
@@ -394,7 +395,7 @@ mod tests {
         trial.end()
     }
 
-    fn told(simulation: &Simulation) -> Vec<String> {
+    fn lines_of(simulation: &Simulation) -> Vec<String> {
         let change = |one: &SimulatedChange| {
             format!("{} {} {} {}: {}", one.count, one.verdict, one.source, one.request, one.by)
         };
@@ -411,7 +412,7 @@ mod tests {
         let found = simulated(vec![], vec![deny.clone()], &lines);
         let front = "spiffe://td/ns/shop/sa/front";
         assert_eq!(
-            told(&found),
+            lines_of(&found),
             [format!("2 deny {front} GET /admin: ns[shop]-policy[deny]-rule[0]")]
         );
         assert_eq!((found.lines, found.compared, found.newly_denied()), (3, 3, 2));
@@ -480,7 +481,7 @@ mod tests {
         let plain = line("/", "10.0.0.8").replace('{', r#"{"downstream_peer_uri_san":null,"#);
         let found = simulated(vec![peers("DISABLE")], vec![peers("STRICT")], &[plain]);
         let by = "PeerAuthentication shop/default";
-        assert_eq!(told(&found), [format!("1 deny plain text GET /: {by}")]);
+        assert_eq!(lines_of(&found), [format!("1 deny plain text GET /: {by}")]);
     }
 
     #[test]

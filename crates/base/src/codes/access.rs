@@ -34,14 +34,14 @@ than intended:
     /// A valid part without effect.
     ACCESS_NO_EFFECT = "STR0823", "a part of an access policy has no effect",
         "Remove it, or express it differently: docs/reference/access-support.md.", "\
-The part is valid but does not do what it suggests: a selector in a PeerAuthentication of the root
+The part is valid but cannot have the intended effect: a selector in a PeerAuthentication of the root
 namespace, a target that is not a proxy of this mesh, an annotation that is not a boolean, or an unknown
 field of a RequestAuthentication that does not restrict anything. The rest of the policy applies.";
 
     /// HTTP fields of a policy on ports without HTTP.
     ACCESS_HTTP_ON_TCP = "STR0824", "a policy matches HTTP attributes on a port without HTTP",
         "Name ports in the same operation, or declare the port's protocol in its Service.", "\
-Hosts, methods, paths, headers and tokens only exist in HTTP. On a port without HTTP, or without a declared
+Hosts, methods, paths, headers and tokens exist only in HTTP. On a port without HTTP, or without a declared
 protocol, a rule of ALLOW with such attributes allows nothing. A rule of DENY applies without these
 attributes: it denies every connection that the rest of the rule matches.";
 
@@ -72,7 +72,7 @@ by name. For several that select one workload, see STR0843 and STR0844.";
     /// A policy without a workload.
     ACCESS_SELECTS_NOBODY = "STR0828", "an access policy selects no workload",
         "Compare its selector with the labels of the pods: kubectl get pods --show-labels", "\
-No known workload has the labels of its selector. The policy is active but has no effect until a matching
+The labels of its selector match no known workload. The policy is active but has no effect until a matching
 workload exists.";
 
     /// Keys of `jwksUri` that have not been fetched.
@@ -109,9 +109,9 @@ envoyExtAuthzGrpc decides on both.";
         "Try the named URL from where Strait runs: curl -v URL. For private roots: --jwks-roots FILE.", "\
 The last fetched keys of the jwksUri or issuer stay active. Keys that the issuer has created since then are
 unknown, and their tokens are refused. Strait retries after a second, then after growing pauses of up to an
-hour. It never connects to addresses of the host itself, to link-local addresses (where clouds have their
-metadata service) and to those in --jwks-deny. Redirects must stay within http or https. A response may have
-1 MiB, 64 keys, and 64 KiB of verifying keys.";
+hour. It never connects to its own host, to link-local addresses (which clouds use for their metadata
+service) and to addresses in --jwks-deny. Redirects must stay within http or https. A response may have at
+most 64 keys, 1 MiB, and 64 KiB of verifying keys.";
 
     /// ALLOW by identity under DISABLE.
     ACCESS_NEVER_ALLOWS = "STR0834", "a rule allows by identity where clients have none",
@@ -127,11 +127,11 @@ A RequestAuthentication defines which tokens are valid. A request with an invali
 A request without a token passes, unless an AuthorizationPolicy for the same workload requires one.";
 
     /// A trust domain of no cluster.
-    ACCESS_TRUST_DOMAIN = "STR0836", "a policy names a trust domain of no cluster",
+    ACCESS_TRUST_DOMAIN = "STR0836", "a policy names an unknown trust domain",
         "Compare it with trustDomain and trustDomainAliases of the mesh config, and with: strait cluster list", "\
-The trust domain is neither the mesh's, nor any of its aliases, nor that of a member. No certificate of this
-trust domain is accepted, so the policy's values match no client; if the policy denies, the intended clients
-may be allowed. cluster.local always means the mesh's own trust domain.";
+The trust domain is neither the mesh's, nor an alias of it, nor the trust domain of a member. No certificate
+of this trust domain is accepted, so the policy's values match no client; if the policy denies, the intended
+clients may be allowed. cluster.local always means the mesh's own trust domain.";
 
     /// A host with a port.
     ACCESS_HOST_PORT = "STR0837", "a policy denies a host only at one port",
@@ -150,10 +150,10 @@ conditions on the absence of claims always match.";
     /// More keys than a proxy receives.
     ACCESS_KEYS_BEYOND = "STR0839", "workloads have more token keys than Strait sends",
         "Distribute the rules among workloads with selectors, or give their issuers fewer keys.", "\
-A proxy receives the keys of each rule of its workload, for each of its ports. It receives at most 256 KiB
-of keys for the RequestAuthentications of its namespace, and as much for those of the root namespace, oldest
-policies first. A rule beyond the limit is sent without keys: its tokens are refused with 401. Requests
-without a token pass as before, and AuthorizationPolicies decide on them.";
+A proxy receives the keys of each rule for its workload, once for each port. RequestAuthentications in the
+proxy's namespace may add at most 256 KiB of keys, and RequestAuthentications in the root namespace another
+256 KiB. The oldest policies come first. A rule beyond the limit is sent without keys: its tokens are
+refused with 401. Requests without a token pass as before, and AuthorizationPolicies decide on them.";
 
     /// Policies that are not read.
     ACCESS_IN_MEMBER = "STR0840", "access policies in a member cluster have no effect",
@@ -183,8 +183,8 @@ of ALLOW excludes nothing.";
     ACCESS_PEER_WITHOUT_EFFECT = "STR0843", "a part of a PeerAuthentication has no effect",
         "Merge the PeerAuthentications that select one workload into one object, and name ports of the workload.", "\
 Only one PeerAuthentication with a selector applies to a workload: the oldest, then the first by name.
-portLevelMtls names ports of the workload, not of its Services. The result is not more open than the object
-demands.";
+portLevelMtls refers to the ports of pods, not to the ports of Services. The result is not more open than
+the object demands.";
 
     /// Another PeerAuthentication of the workload, which accepts plain text.
     ACCESS_PEER_MORE_OPEN = "STR0844", "workloads accept plain text that a PeerAuthentication refuses",
@@ -198,8 +198,8 @@ or portLevelMtls names a port that the workload does not have. Plain text is acc
 CVE-2026-26308: an Envoy without the patch of 10 March 2026 joins repeated headers with a comma before
 access rules match them. Therefore a DENY of `admin` does not match `x-role: user` together with `x-role:
 admin`. Strait generates rules of DENY that also match the value between commas, with and without the patch.
-This does not cover the filters of EnvoyFilters, and rules with expressions or metadata matches. The version
-is the one that the proxy reports: ISTIO_VERSION for Istio's proxies, otherwise Envoy's own.";
+This does not cover filters of EnvoyFilters, nor rules with expressions or metadata matches. Strait compares
+the version that the proxy reports: ISTIO_VERSION for Istio's proxies, otherwise Envoy's version.";
 
     /// ALLOW by HTTP attributes on a port without a declared protocol.
     ACCESS_UNDECLARED_PORT = "STR0846", "a policy allows by HTTP attributes on a port without a declared protocol",

@@ -15,7 +15,7 @@ pod's own address like the sidecar. If the connection is not redirected to port 
 with this container (its value repair).";
 
     /// Flags and environment.
-    AGENT_USAGE = "STR0950", "strait-agent received an invalid value",
+    AGENT_USAGE = "STR0950", "the agent received an invalid value",
         "Correct the named flag or variable: strait-agent run --help", "\
 Most values come from the pod's environment, which injection sets. Nothing has been started or changed; the
 exit code is 64.";
@@ -40,7 +40,7 @@ server. The existing certificate stays in use, and the agent retries.";
 
     /// No connection.
     AGENT_UNREACHABLE = "STR0954", "the agent cannot reach the control plane",
-        "Check that it runs, that STRAIT_DISCOVERY names it, and that the mounted roots are its own.", "\
+        "Check that the control plane runs, that STRAIT_DISCOVERY is its address, and that the mounted roots match.", "\
 The agent tried every address in order; the message contains the reason for each. Envoy keeps serving with
 its configuration while its certificate is valid (24 hours, renewed after 12). A pod without a certificate
 starts when it receives one. If the control plane's certificate lacks the address, add it: service.address
@@ -48,14 +48,14 @@ of the chart strait, or --tls-san of strait serve.";
 
     /// A refusal.
     AGENT_REFUSED = "STR0955", "the control plane issued no certificate",
-        "See the reason in the control plane's log. The message states what to check in the pod.", "\
+        "Check what the message names in the pod. The control plane's log has the detailed reason.", "\
 UNAUTHENTICATED: the token is of another cluster, has another audience, or is expired. PERMISSION_DENIED:
 the cluster may not vouch for the account. UNAVAILABLE: the control plane cannot decide yet. The agent
 retries with growing pauses, and the existing certificate stays in use.";
 
     /// The response.
     AGENT_ANSWER = "STR0956", "a received certificate cannot be used",
-        "Check the control plane's log and its CA.", "\
+        "Check the control plane's log, and its CA: strait certs status", "\
 The certificate has no roots, belongs to another key, or cannot be read. Nothing was written: Envoy keeps
 its certificate.";
 

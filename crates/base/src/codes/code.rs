@@ -34,11 +34,16 @@ impl Code {
         let Some(cluster) = cluster else { return self.next.to_owned() };
         let filled = |word: &'static str| format!("{word}{cluster}");
         // Replaced only in commands; elsewhere it is an ordinary word.
-        ["cluster get ", "cluster rotate ", "--name ", "--from-file="]
-            .into_iter()
-            .fold(self.next.to_owned(), |text, word| {
-                text.replace(&format!("{word}ID"), &filled(word))
-            })
+        [
+            "cluster get ",
+            "cluster rotate ",
+            "cluster resume ",
+            "cluster invite ",
+            "--name ",
+            "--from-file=",
+        ]
+        .into_iter()
+        .fold(self.next.to_owned(), |text, word| text.replace(&format!("{word}ID"), &filled(word)))
     }
 }
 

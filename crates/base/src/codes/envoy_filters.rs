@@ -21,7 +21,7 @@ constants at their top level, because Envoy executes it when it loads the script
 
     /// The upstream cluster of an `ext_authz` filter.
     ENVOY_FILTER_UPSTREAM = "STR1081", "a filter of an EnvoyFilter queries an upstream cluster that does not exist",
-        "Name the service as outbound|PORT||HOST, with any of its ports, and export it to those proxies.", "\
+        "Write the service as outbound|PORT||HOST, with a port of the service, and export it to those proxies.", "\
 An external authorization filter queries the upstream cluster that it names. Every proxy with the filter
 receives the cluster of a service, whatever its Sidecar imports and its Gateways route to. A missing cluster
 never responds: requests are denied, or pass unchecked with failure_mode_allow. Clusters with other names

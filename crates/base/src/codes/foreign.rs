@@ -27,9 +27,9 @@ namespace only, and exportTo exports it. Services stay visible to the mesh.";
 As in Istio, an exported VirtualService applies to the requests of all namespaces that see it, including
 requests for services of other namespaces. An older ServiceEntry keeps its hosts and addresses even if
 another namespace has an entry with the same ones. The message names the affected namespaces. With
-traffic.foreignHosts: deny in the policy file, a VirtualService applies to services of other namespaces
-only at proxies in its namespace. With allow, nothing is reported. Objects of the root namespace
-belong to the operator and are not reported.";
+traffic.foreignHosts: deny in the policy file, a VirtualService applies to services of other namespaces only
+at proxies in its namespace. With allow, there is no report. Objects of the root namespace belong to the
+operator and are not reported.";
 
     /// check: networks.
     FOREIGN_GATEWAY = "STR1113", "an object outside of the system namespace is a network's gateway",

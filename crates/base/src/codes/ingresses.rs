@@ -6,8 +6,8 @@ codes! {
     /// Ingress: the class.
     INGRESS_CLASS = "STR1066", "an Ingress belongs to another controller",
         "Nothing, if this is intended. Otherwise name an IngressClass with the controller istio.io/ingress-controller.", "\
-Strait serves Ingresses whose annotation kubernetes.io/ingress.class equals ingressClass of the mesh config
-(default: istio), and those of an IngressClass with the controller istio.io/ingress-controller. Ingresses
+Strait serves an Ingress if its annotation kubernetes.io/ingress.class equals ingressClass of the mesh
+config (default: istio), or if its IngressClass has the controller istio.io/ingress-controller. Ingresses
 without a class are served if this is the cluster's default class, or if the mesh config has
 ingressControllerMode: DEFAULT. With OFF no Ingress is served.";
 
@@ -29,12 +29,12 @@ request for a.b.example.com is served by the rules of the wildcard, unless anoth
     INGRESS_PATH_TAKEN = "STR1068", "another Ingress has the same path of the same host",
         "Merge the two, or give either of them another path.", "\
 All Ingresses of a host are served together: the longest matching path applies, and an exact path wins over
-a prefix. Of two equal paths, the one of the oldest Ingress applies, and within an object the first.";
+a prefix. Of two equal paths, the path in the oldest Ingress applies, and within an Ingress the first path.";
 
     /// A missing right.
     INGRESS_STATUS_DENIED = "STR1083", "Strait may not write the status of Ingresses",
         "Grant the control plane patch of ingresses/status in networking.k8s.io, as the chart does.", "\
-The status of an Ingress that the mesh serves contains its addresses (status.loadBalancer): those of the
-Service in the root namespace that the mesh config names (ingressService, default: istio-ingressgateway).
-Ingresses are served without a status, too. Strait retries after ten minutes.";
+The status of an Ingress that the mesh serves contains its addresses (status.loadBalancer). Strait copies
+them from the Service in the root namespace that the mesh config names (ingressService, default:
+istio-ingressgateway). Ingresses are served without a status, too. Strait retries after ten minutes.";
 }

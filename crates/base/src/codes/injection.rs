@@ -53,11 +53,11 @@ A pod, or a workload's pod template, has metadata and a spec with a list of cont
 not changed.";
 
     /// failurePolicy.
-    INJECT_AWAY = "STR0910", "what the API server does with new pods while the control plane is unreachable",
+    INJECT_AWAY = "STR0910", "the failure policy for new pods while the control plane is unreachable",
         "Choose: strait cluster add CONTEXT --inject --inject-failure-policy fail|ignore -o yaml, and apply it.", "\
 An API server that cannot reach the webhook follows its failurePolicy. With Fail, it does not create pods to
-which the webhook applies: no pod runs outside of the mesh unnoticed, but a failed pod is not replaced. With
-Ignore, it creates them without a sidecar, and they stay so until they are deleted. Other pods are not
+which the webhook applies: no pod runs outside the mesh unnoticed, but a failed pod is not replaced. With
+Ignore, it creates them without a sidecar, and they have none until they are replaced. Other pods are not
 affected. Run several replicas of the control plane in either case.";
 
     /// caBundle.
@@ -80,8 +80,8 @@ results. The results of other clusters' probes are shown nevertheless.";
 
     /// strait check --traffic --direct.
     POD_UNREACHABLE = "STR0914", "a pod of another cluster in the same network is unreachable",
-        "Make the network carry the pods of both clusters (routes, firewalls, NetworkPolicies). Or give either of them
-a separate network (annotation strait.dev/network of its Secret) and gateways.", "\
+        "Make the network carry the pods of both clusters (routes, firewalls, NetworkPolicies). Or give one cluster
+a separate network (annotation strait.dev/network of its Secret) and a gateway.", "\
 Clusters in one network are assumed to reach each other's pods, and their proxies receive the pods' own
 addresses. `strait check --traffic --direct` connects to a pod in the same way, from where it runs. If the
 pods of another cluster are unreachable, the clusters are in different networks, whatever labels claim, and

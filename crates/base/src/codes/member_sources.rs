@@ -6,8 +6,8 @@ codes! {
     /// `ids` of a source.
     ID_OUTSIDE_SOURCE = "STR0224", "a source may not define this cluster ID",
         "Add a pattern to `ids` of the source in the --members file, or change the object's ID.", "\
-Each source in the --members file lists the cluster IDs that its objects may define. Without this limit, any
-user who can label a Secret in one namespace could take the ID of another team's cluster.";
+Each source in the --members file lists the cluster IDs that its objects may define. Without this list, any
+user with permission to label a Secret in one namespace could take the ID of another team's cluster.";
 
     /// An identity that is not defined.
     IDENTITY_UNKNOWN = "STR0225", "the identity is not defined",
@@ -41,10 +41,10 @@ strait.dev/identity, the kubeconfig needs no user.";
     ARGO_CD = "STR0229", "the Argo CD cluster Secret cannot be used",
         "Correct the field that the message names, or select the object's credential with another format.", "\
 A Secret with the label argocd.argoproj.io/secret-type=cluster is read as Argo CD writes it: keys `name`,
-`server` and `config` (JSON). A bearer token, a user name with a password, or a client certificate can be
-used, but only one of them. Programs are refused (STR0203), like TLS without verification (STR0205). Argo
-CD's own cluster, https://kubernetes.default.svc, is the config cluster. If `config` is unusable, the Secret
-is not tried in another format.";
+`server` and `config` (JSON). The config has either a bearer token, a user name with a password, or a client
+certificate. Programs are refused (STR0203), like TLS without verification (STR0205). Argo CD's own cluster,
+https://kubernetes.default.svc, is the config cluster. If `config` is unusable, the Secret is not tried in
+another format.";
 
     /// No kubeconfig in the expected key.
     KEY_MISSING = "STR0230", "the Secret has no kubeconfig in the expected key",
@@ -69,7 +69,7 @@ answer, never a token.";
 
     /// cluster-admin from Cluster API.
     ADMIN_CREDENTIAL = "STR0233", "a member is read with an administrator's client certificate",
-        "Use a reader instead (strait cluster add), or an identity.", "\
+        "Use a reader instead: strait cluster add CONTEXT --name ID. Or use an identity of the --members file.", "\
 The client certificate belongs to the group system:masters: it has all rights in the member, it cannot be
 limited by RBAC, and an API server cannot revoke it. Cluster API writes such kubeconfigs. Strait needs only
 read access.";
@@ -77,8 +77,9 @@ read access.";
     /// A token that one member could use at another.
     SHARED_IDENTITY = "STR0234", "members share a token that is valid at all of them",
         "Use one identity per member, or type `kubernetes` or `exchange`, whose tokens have an audience.", "\
-A token of Google or of Entra ID is valid at every cluster where its account has rights. An API server that
-receives it can use it at the other members. Give the account only the right to connect and to read.";
+A token of Google or of Entra ID is valid at every cluster where its account has rights. The API server of
+one member receives the token, and could use it at the other members. Give the account only the right to
+connect and to read.";
 
     /// No known way to read the ID.
     ID_MISSING = "STR0235", "the object does not name a cluster ID",
@@ -109,7 +110,7 @@ The property cluster.clusterset.k8s.io of a ClusterProfile defines the cluster I
 later, the member is not renamed, because proxies carry its ID.";
 
     /// The annotation `strait.dev/self-renew`, if Strait cannot renew the credential.
-    SELF_RENEW_UNUSED = "STR0236", "strait.dev/self-renew has no effect",
+    SELF_RENEW_UNUSED = "STR0236", "the annotation strait.dev/self-renew has no effect",
         "Remove the annotation. Renew the credential with the tool that writes the Secret.", "\
 Strait renews only tokens of service accounts that expire, in kubeconfigs of Secrets in the system namespace
 that no other tool writes. It does not change Secrets of Argo CD, of Cluster API and of the sources in the

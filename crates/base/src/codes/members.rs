@@ -6,7 +6,7 @@ codes! {
     /// An unreadable kubeconfig.
     KUBECONFIG_UNREADABLE = "STR0201", "the kubeconfig cannot be read",
         "Check it with: kubectl --kubeconfig FILE config view
-Then put the bytes of that file into the Secret: kubectl create secret generic NAME --from-file=ID=FILE", "\
+Then put that file into the Secret: kubectl -n strait-system create secret generic NAME --from-file=ID=FILE", "\
 The value is empty, not UTF-8, not YAML or JSON, or does not have the structure of a kubeconfig (`clusters`,
 `users` and `contexts` as lists of named entries). A leading UTF-8 byte order mark and CRLF line ends are
 accepted; UTF-16, as PowerShell's `>` writes it, is not.";
@@ -23,16 +23,16 @@ before anything is interpreted, so that one Secret cannot slow down the others."
         "Use a service account's token instead: strait cluster add CONTEXT --name ID", "\
 `users[].user.exec` names a program, and `auth-provider` a plugin that runs one or contacts a third party.
 Strait never runs programs from a member's kubeconfig: the author of the Secret could run anything inside of
-the control plane. Every user in the file is checked, not only the one of the current context. Your own
+the control plane. Strait checks every user in the file, not only the user of the current context. Your own
 kubeconfig (--kubeconfig, KUBECONFIG) may name programs. For EKS, GKE and AKS, an identity of the --members
 file (type aws, google or azure) replaces the program.";
 
     /// tokenFile, client-certificate, client-key, certificate-authority.
     READS_FILE = "STR0204", "the kubeconfig reads a file",
         "Put the content inline (`...-data`): kubectl config view --minify --flatten --raw --context NAME", "\
-`tokenFile`, `client-certificate`, `client-key` and `certificate-authority` name files. They would be read
-on the control plane's host and could be sent to a server that the author of the Secret chooses. Therefore
-they are refused in every entry of the file.";
+`tokenFile`, `client-certificate`, `client-key` and `certificate-authority` name files. Strait would read
+them on its own host, and could send them to a server that the author of the Secret chooses. Therefore
+Strait refuses these fields in every entry of the file.";
 
     /// insecure-skip-tls-verify.
     SKIPS_VERIFICATION = "STR0205", "the kubeconfig skips TLS verification",
@@ -58,18 +58,19 @@ The other one takes over immediately if the first is deleted. No endpoint is los
         "Define the proxy under `proxies` in the --members file, or use an address that the control plane
 reaches directly.", "\
 `proxy-url` is accepted only if it is the URL of a proxy in the --members file: otherwise the author of the
-Secret would choose where the connection leads, and the dialled address would escape the address checks. The
-commands of the CLI use no proxy.";
+Secret would choose the destination of the connection, and Strait could not check the dialled address.
+Commands of the CLI use no proxy.";
 
     /// A loopback API server.
     LOOPBACK_SERVER = "STR0209", "the API server's address is a loopback address",
-        "Use an address that the control plane can reach, such as a node's or the load balancer's. The
+        "Use an address that the control plane can reach, for example that of a node or a load balancer. The
 certificate must contain it; otherwise set tls-server-name.", "\
 A kubeconfig from a laptop often contains https://127.0.0.1:PORT, which is the pod itself inside of a pod. A
-literal loopback address is allowed with --config-dir or outside of a pod. A name that resolves to one (such
-as localhost) is never allowed. The kubeconfig of the config cluster belongs to the operator and may contain
-both. The Secrets of vcluster contain https://localhost:8443 by default: set `exportKubeConfig.server` of the
-vcluster, or annotate the Secret with strait.dev/api-server=https://HOST:PORT.";
+literal loopback address is allowed with --config-dir or outside of a pod. Names that resolve to a loopback
+address, for example localhost, are never allowed. The kubeconfig of the config cluster belongs to the
+operator and may contain both. The Secrets of vcluster contain https://localhost:8443 by default: set
+`exportKubeConfig.server` of the vcluster, or annotate the Secret with
+strait.dev/api-server=https://HOST:PORT.";
 
     /// Not https://HOST:PORT.
     SERVER_URL = "STR0210", "the API server's URL is invalid",
@@ -125,8 +126,8 @@ connects to it.";
         "Correct the annotation, or remove it.", "\
 `strait.dev/mode` must be `drain` or `pause`, or absent. `strait.dev/network` is the name of a network: at
 most 63 letters, digits, '-', '_' and '.', starting and ending with a letter or digit.
-`strait.dev/trust-domain` consists of a-z, 0-9, '.', '-' and '_'. `strait.dev/expires` is a time such as
-2027-01-31T00:00:00Z; if it is invalid, the member works without it. A working cluster keeps its previous
+`strait.dev/trust-domain` consists of a-z, 0-9, '.', '-' and '_'. `strait.dev/expires` is a time in RFC
+3339, for example 2027-01-31T00:00:00Z; an invalid time is ignored. A working cluster keeps its previous
 settings.";
 
     /// Link-local, unspecified, multicast, broadcast.
@@ -172,7 +173,7 @@ until the first one is deleted.";
 
     /// check: secrets.
     SECRET_WITHOUT_LABEL = "STR0223", "a Secret contains a kubeconfig but has no label",
-        "If it should be a member: kubectl label secret NAME strait.dev/cluster=true", "\
+        "If it should be a member: kubectl -n strait-system label secret NAME strait.dev/cluster=true", "\
 A Secret in the system namespace only defines members if it has the label strait.dev/cluster=true or
 istio/multiCluster=true. This one contains a kubeconfig without either. Often the label was forgotten.";
 }

@@ -20,7 +20,8 @@ not resolve. Its endpoints are withheld from other networks until it has an addr
     /// explain: family.
     GATEWAY_FAMILY = "STR0403", "the proxy supports the address family of none of the network's gateways",
         "Give the gateway an address of the proxy's family (IPv4 or IPv6).", "\
-All gateways of the endpoint's network have addresses of a family of which the proxy has no address.";
+Every gateway of the endpoint's network has an IPv4 or IPv6 address only, and the proxy has no address of
+that family.";
 
     /// explain: mtls.
     PLAIN_TEXT = "STR0404", "the endpoint does not accept mTLS, which other networks require",
@@ -56,11 +57,12 @@ of mTLS and closes other connections. Plain text within a network works as befor
 
     /// `--probe-gateways`.
     GATEWAY_DEAD = "STR0409", "a gateway does not respond",
-        "See which one: strait network list. Test the connection: openssl s_client -connect HOST:PORT
-Then check its process.", "\
+        "See which gateway it is: strait network list. Test the connection: openssl s_client -connect HOST:PORT
+Then check its pods and load balancer.", "\
 Three times in a row, a connection to the gateway's address failed, or the TLS handshake for one of its
-services received no response. Proxies receive the other gateways of its network until it responds again. If
-no gateway of the network responds, all stay in use, because Strait's own connection may be the problem.";
+services received no response. Until the gateway responds again, proxies receive only the other gateways of
+the network. If no gateway of the network responds, all stay in use, because Strait's own connection may be
+the problem.";
 
     /// `--mesh-networks` or its ConfigMap.
     MESH_NETWORKS = "STR0410", "the mesh networks cannot be used",
@@ -77,10 +79,10 @@ it, so that every replica decides equally. A longer range always wins over a sho
     /// check: networks.
     CLAIM_IGNORED = "STR0412", "a claim to a network has no effect",
         "Remove the label, or change the setting that determines the network: strait cluster get ID", "\
-A label or the mesh networks assign something in the cluster to another network than the annotation
-strait.dev/network of its Secret, or than the policy allows. The Secret and the policy take precedence,
-because they belong to the operator. An ignored claim is a problem if it leaves a network without a gateway,
-and otherwise shown for information.";
+A label or the mesh networks assign an object of the cluster to a network that differs from the annotation
+strait.dev/network of its Secret, or that the policy does not allow. The Secret and the policy take
+precedence, because they belong to the operator. An ignored claim is a problem if it leaves a network
+without a gateway, and otherwise shown for information.";
 
     /// explain: network.
     NOT_SEEN = "STR0413", "the proxy excludes the network",
@@ -108,7 +110,7 @@ SNI and only the protocol h2, so the gateway would close its connections. Endpoi
 reached as before.";
 
     /// explain: mtls.
-    PLAIN_TEXT_BESIDE = "STR0416", "the endpoint does not accept mTLS, but others of its service do",
+    PLAIN_TEXT_BESIDE = "STR0416", "the endpoint does not accept mTLS, but other endpoints of its service do",
         "Make the pod accept mTLS, and label it security.istio.io/tlsMode=istio.", "\
 A proxyless gRPC client uses mTLS for all endpoints of a service or for none. A client with certificates
 uses mTLS as soon as one endpoint accepts it, so that nothing falls back to plain text while a service moves
@@ -141,7 +143,7 @@ than the mesh's mTLS: calls to this service fail. Envoys apply the entire rule."
 
     /// explain: ready.
     NOT_READY = "STR0420", "the endpoint is not ready",
-        "See the reason: kubectl describe pod", "\
+        "See the reason: kubectl -n NAMESPACE describe pod NAME", "\
 The EndpointSlice marks it as not ready, draining or terminating. Such endpoints are neither sent nor
 counted.";
 
@@ -166,8 +168,8 @@ cluster-local are only sent to proxies in the endpoint's own cluster.";
     /// explain: export.
     NODE_LOCAL = "STR0424", "the service is only available on its own node",
         "Change internalTrafficPolicy of the Service, if it should be available on other nodes.", "\
-With internalTrafficPolicy: Local a proxy only receives endpoints on its own node. A proxy on an unknown
-node receives all endpoints of its cluster. The setting applies to each cluster separately: endpoints of a
+With internalTrafficPolicy: Local a proxy only receives endpoints on its own node. If its node is unknown,
+it receives all endpoints in its cluster. The setting applies to each cluster separately: endpoints of a
 cluster with this setting are not sent to other clusters, and clusters with another setting share their
 endpoints among each other.";
 
@@ -179,8 +181,8 @@ from its node ID and INSTANCE_IPS.";
 
     /// explain: ready.
     CLUSTER_DRAINING = "STR0426", "the endpoint's cluster is being drained",
-        "Remove the annotation strait.dev/mode from its Secret to end this.", "\
-An operator drains the cluster: proxies receive none of its endpoints, and open connections may continue
+        "To end this: strait cluster resume ID. If the policy file drains the cluster, remove its mode there.", "\
+An operator drains the cluster: Strait sends no endpoint in it to proxies. Open connections may continue
 until they end. Strait still watches the cluster, so its endpoints return immediately when the annotation is
 removed.";
 
@@ -192,7 +194,7 @@ its main stream, with the Delta protocol. This proxy receives virtual hosts with
 handles requests in the same way, but each change of a route is sent entirely.";
 
     /// explain: network.
-    NO_ADDRESS = "STR0429", "the endpoint has no address of its own",
+    NO_ADDRESS = "STR0429", "the endpoint has no address",
         "Give the WorkloadEntry an address, if proxies in its own network should reach it.", "\
 Proxies in other networks reach a WorkloadEntry that has a network but no address through the gateways of its
 network. Without gateways, and for proxies in the same network, there is no address that can be sent.";

@@ -14,16 +14,16 @@ Telemetry that configures nothing. The state of the object is unused.";
     /// An unsupported kind.
     KIND_UNREAD = "STR1040", "objects of this kind are stored but have no effect",
         "Remove the object if you do not need it. docs/how-to/migrate-from-istio.md describes alternatives.", "\
-Strait stores objects of this kind, or of what the object names, but does not support them: they do not
+Strait stores this object but does not support its kind, or the feature that the object names: it does not
 change the configuration of any proxy. This is not an error: other control planes that read the same store
 may use the object.";
 
     /// A destination that does not exist.
     DESTINATION_UNKNOWN = "STR1041", "a rule routes to an unknown service",
         "Compare the name with: strait service list. Short names refer to the object's own namespace.", "\
-No cluster and no ServiceEntry has a service of this name. Requests to it receive 503, those of an HTTPRoute
-or GRPCRoute 500, and connections are closed. The weights of other destinations do not change. The rule
-applies automatically as soon as the service exists.";
+No cluster and no ServiceEntry has a service of this name. Requests to it receive 503, or 500 if an
+HTTPRoute or GRPCRoute routes them. Connections are closed. The weights of other destinations do not change.
+The rule applies automatically as soon as the service exists.";
 
     /// A destination that is not visible to clients.
     DESTINATION_HIDDEN = "STR1042", "a rule routes to a service that is not exported to its clients",
@@ -34,8 +34,9 @@ destination receive 503.";
     /// A port that the service does not have.
     DESTINATION_PORT = "STR1043", "a rule routes to a port that the service does not have",
         "Name a port of the service as its clients see it: strait service get SERVICE", "\
-The number is the port of the service, not of its pods. Without a number, the destination is the only port
-of the service, or the requested port if the service has several. Requests to a missing port receive 503.";
+The number refers to the port of the service, not to the port of pods. Without a number, the destination is
+the only port of the service, or the requested port if the service has several. Requests to a missing port
+receive 503.";
 
     /// A subset that does not exist.
     SUBSET_UNKNOWN = "STR1044", "a rule routes to a subset that the active DestinationRule does not have",
@@ -118,9 +119,9 @@ service has endpoints, but none matches: requests to the subset receive 503 unti
     SUBSET_WITHHELD = "STR1058", "a subset is limited to the client's network",
         "Give the subset the same labels in the DestinationRule of the service's namespace.", "\
 Gateways of other networks only know the subsets of the DestinationRule in the service's namespace (or in
-the root namespace). A rule in a client's namespace may define a subset of the same name with other labels,
-or one that the other rule lacks: a gateway would forward to other endpoints. Therefore clients only receive
-the endpoints in their own network; endpoints in other networks are withheld.";
+the root namespace). A rule in a client's namespace may define the subset with other labels, or an
+additional subset. A gateway would then forward to other endpoints. Therefore clients only receive the
+endpoints in their own network; endpoints in other networks are withheld.";
 
     /// A missing right.
     ROUTE_STATUS_DENIED = "STR1056", "Strait may not write the status of routes",
@@ -130,20 +131,21 @@ Strait writes the state of routes on Services into their status, for users of ku
 it, and `strait check config` and /debug/config show the same information. Strait retries after ten minutes.";
 
     /// A held configuration.
-    HELD = "STR1070", "the configuration is held: changes of objects are pending",
+    HELD = "STR1070", "the configuration is on hold: changes of objects are pending",
         "See the pending changes: strait history list. Apply them: strait history release", "\
 An operator holds a configuration (`strait history pin`, `strait history rollback`): proxies keep it,
 whatever traffic rules, mesh config and mesh networks change. Changes are read and validated, and apply once
 the hold is released. Changes of pods, endpoints, clusters and certificates apply as usual, and so do access
-policies unless they are held, too. Do not hold a configuration longer than necessary: changes of objects
-have no effect meanwhile.";
+policies, unless the hold includes them. Do not hold a configuration longer than necessary: changes of
+objects have no effect meanwhile.";
 
     /// A held configuration that a restart could not restore.
     HOLD_LOST = "STR1071", "the configuration that was held before the start cannot be restored",
-        "Hold it again (strait history rollback), or confirm that nothing is held: strait history release", "\
+        "Hold the configuration again (strait history rollback VERSION), or confirm that there is no hold:
+strait history release", "\
 The file `hold.json` of the state directory preserves a held configuration over a restart. It exists but
 cannot be read completely, so the held configuration is unknown: the current objects are active, as if it
-had been released. The file stays until a configuration is held again or released.";
+had been released. The file stays until the next hold or release.";
 
     /// A missing right.
     OBJECT_STATUS_DENIED = "STR1078", "Strait may not write the status of Istio's kinds",
@@ -155,7 +157,7 @@ minutes.";
 
     /// IST0104.
     GATEWAY_PORT_UNSERVED = "STR1079", "no Service of a Gateway's routers has the port",
-        "Add the port to the Service of the routers, or name any of its ports in the Gateway.", "\
+        "Add the port to the Service of the routers, or use a port of that Service in the Gateway.", "\
 The port number of a server refers to the routers' Service, which maps it to a port of the pod. The Services
 that select the routers have no such port: the routers listen on that number themselves, if they can
 (STR1084), and clients cannot reach it through the Service or its load balancer.";
@@ -183,17 +185,17 @@ a percentage of proxies, then step by step to more, and finally to all. Until th
 the previous configuration. A further change restarts the rollout from the configuration of all proxies.";
 
     /// A stopped rollout.
-    ROLLOUT_STOPPED = "STR1091", "a rollout was stopped: the previous configuration is held",
+    ROLLOUT_STOPPED = "STR1091", "a rollout was stopped: the previous configuration is on hold",
         "Fix the objects, then roll out again: strait history release", "\
 Proxies rejected a change that was being rolled out, or the change removed endpoints, above the limit of
-`rollout.stopAt` in the policy file. All proxies have the previous configuration again, which is held as by
-`strait history pin`: changes of objects are pending. The reason names the proxy and what it rejected, or
-the service that lost endpoints. `strait history release` rolls out the current objects, starting at the
-first step.";
+`rollout.stopAt` in the policy file. All proxies have the previous configuration again. It is on hold, as
+after `strait history pin`: changes of objects are pending. The reason contains the proxy with the rejected
+resource, or the service that lost endpoints. `strait history release` rolls out the current objects,
+starting at the first step.";
 
     /// The lost base of a rollout.
     ROLLOUT_LOST = "STR1092", "the configuration of all proxies from before the start cannot be restored",
-        "Check the active configuration. The next change is rolled out gradually again.", "\
+        "Check the active configuration: strait history list. The next change is rolled out gradually again.", "\
 With `rollout` in the policy file, `settled.json` in the state directory preserves the configuration of all
 proxies over a restart. It exists but cannot be read completely: the current objects apply to all proxies. A
 rollout that was in progress before the start has therefore reached all proxies. This message stays until
@@ -201,7 +203,8 @@ the next change is rolled out.";
 
     /// Replicas with different held configurations.
     HOLD_NOT_SHARED = "STR1093", "the held configuration cannot be shared with other replicas",
-        "Grant the control plane get, create, update and patch of that Secret. Until then, hold it on each replica.", "\
+        "Grant the control plane get, create, update and patch of these Secrets. Until then, run the command for
+each replica: --replica NAME", "\
 Replicas share the held configuration through the Secrets `strait-hold` and `strait-hold-0` to
 `strait-hold-15` in the system namespace of the config cluster. They cannot be read or written, or contain a
 configuration that this replica cannot hold. Until this is fixed, proxies receive the configuration that

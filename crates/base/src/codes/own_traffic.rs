@@ -12,9 +12,9 @@ whichever is older. Other objects of the cluster apply.";
 
     /// The missing right to read the objects.
     OWN_TRAFFIC_DENIED = "STR1121", "the traffic objects of a cluster may not be read",
-        "Grant its reader the right: strait cluster add --own-traffic. Or remove the cluster from trafficFrom.", "\
+        "Grant its reader the right: strait cluster add CONTEXT --own-traffic. Or remove the cluster from trafficFrom.", "\
 The policy file names the cluster in trafficFrom, so that its own VirtualServices, DestinationRules and
 other traffic objects apply to its proxies. Objects of a kind that its reader may not list do not apply, and
 its proxies only use the shared store. If the right was revoked later, the known objects stay until the
-process ends. Everything else in the cluster is read as before.";
+process ends. Strait still reads all other objects of the cluster.";
 }

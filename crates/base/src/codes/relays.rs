@@ -19,7 +19,7 @@ unless a flag of the relay permits them.";
 
     /// Enrolment.
     RELAY_REQUEST = "STR0342", "a relay's request for a certificate is invalid",
-        "Use strait relay of a version that this hub supports.", "\
+        "Run the relay in the version of the hub, or one minor version older: see it with strait version", "\
 The body must be JSON of at most 16 KiB with a token, a certificate request in PEM and the UID of the
 namespace kube-system. The invitation was not used up.";
 
@@ -42,12 +42,12 @@ The hub accepts one request per second from one address, and ten per second in t
 
     /// Connection of a relay.
     RELAY_CERTIFICATE = "STR0346", "the relay's certificate is not accepted",
-        "Enrol the relay again: strait cluster invite ID", "\
-The certificate is not one of a relay, its member does not exist any more, or its generation was replaced by
-strait cluster rotate.";
+        "Enrol the relay again with a new invitation: strait cluster invite ID", "\
+The certificate does not belong to a relay, its member no longer exists, or `strait cluster rotate` has
+replaced its generation.";
 
     /// Connection of a relay.
-    RELAY_HELLO = "STR0347", "a relay claims another cluster than its certificate names",
+    RELAY_HELLO = "STR0347", "a relay claims a different cluster from its certificate",
         "Start the relay with the ID in its invitation: strait relay --cluster ID", "\
 The ID that a relay was started with, or the UID of its namespace kube-system, differs from the member that
 its certificate names. The hub closes the connection and reads nothing through it.";
@@ -72,29 +72,30 @@ The relay tries again with growing pauses of at most 30 s. It needs one outgoing
 of the hub, without a middlebox that terminates TLS.";
 
     /// Response of a relay.
-    RELAY_API_SERVER = "STR0351", "the relay cannot reach the API server of its cluster",
-        "Check the relay's pod and the API server: kubectl get --raw /readyz", "\
-The relay is connected to the hub, but the API server of that cluster does not respond or refuses the
-connection. The member is stale until it does.";
+    RELAY_API_SERVER = "STR0351", "the relay cannot reach its API server",
+        "In the member, check the relay and the API server: kubectl -n strait-system logs deployment/strait-relay
+and: kubectl get --raw /readyz", "\
+The relay is connected to the hub, but the API server of the relay's cluster does not respond or refuses the
+connection. The member is stale until the API server responds.";
 
     /// A proxy fails.
-    PROXY_FAILED = "STR0356", "the proxy does not connect the API server",
+    PROXY_FAILED = "STR0356", "the proxy does not connect to the API server",
         "Check the proxy, its rules for this server, and its entry under `proxies` in the --members file.", "\
-The member is reached through an HTTP proxy (CONNECT). The message contains the name of the proxy and its
-answer, such as 407 (it does not accept the authorization), 403 (its rules refuse the server) or 502 (it does
-not reach the server). The last known state of the member stays in use. TLS to the API server runs inside the
+The member is reached through an HTTP proxy (CONNECT). The message contains the name and the response of the
+proxy, for example 407 (authorization not accepted), 403 (server refused by the proxy's rules) or 502
+(server unreachable). The last known state of the member stays in use. TLS to the API server runs inside the
 connection, so the proxy sees no credential of the member.";
 
     /// A proxy that is not defined.
     PROXY_UNKNOWN = "STR0357", "the proxy is not defined",
         "Define it under `proxies` in the --members file, or correct the annotation strait.dev/proxy.", "\
 The object selects a proxy by name. Only the --members file defines proxies: an object never contains the
-address of one, because a proxy decides where a connection leads.";
+address of one, because a proxy determines the destination of a connection.";
 
     /// The server is not listed.
     PROXY_SERVER = "STR0358", "the proxy may not be used for this server",
-        "If it may connect the server, add the server to `servers` of the proxy in the --members file.", "\
-Strait connects only the servers that the entry of the proxy lists. The proxy resolves names, so Strait cannot
-check the address behind a name. Names of the proxy's own host and of metadata services are never connected.
-No request was sent.";
+        "If the connection is intended, add the server to `servers` of the proxy in the --members file.", "\
+Strait uses a proxy only for the servers that the proxy's entry lists. The proxy resolves names, so Strait
+cannot check the address behind a name. Strait never requests connections to the proxy's own host or to
+metadata services. No request was sent.";
 }

@@ -6,10 +6,10 @@ codes! {
     /// Its exports are left out.
     SET_NAME_MISSING = "STR0440", "the cluster has no valid name in the cluster set",
         "Annotate its Secret: strait.dev/clusterset-id: NAME, a DNS label, or two labels with a dot.", "\
-Multi-cluster services name a cluster by a DNS label or by two labels with a dot. The name is the cluster ID,
-unless the annotation strait.dev/clusterset-id of the cluster's Secret gives another one. Exports of a cluster
-without a valid name are left out, and so are those of the younger of two clusters with one name. Its proxies
-and everything else are unaffected.";
+Multi-cluster services name a cluster by a DNS label or by two labels with a dot. The name is the cluster
+ID, unless the annotation strait.dev/clusterset-id of the cluster's Secret gives another one. Strait ignores
+the exports of a cluster without a valid name. If two clusters have the same name, Strait ignores the
+exports of the younger one. Other features of the cluster are not affected.";
 
     /// An object without Strait's label.
     IMPORT_FOREIGN = "STR0441", "a ServiceImport or its Service belongs to another controller",
@@ -24,13 +24,13 @@ the derived Service and is not Strait's: it is neither changed nor deleted, and 
     IMPORTS_CONTESTED = "STR0442", "another controller deletes ServiceImports of the cluster",
         "Let one controller write them: set clusters.ID.mcs.imports to off in the policy file, or stop the other one.", "\
 A ServiceImport that Strait wrote was deleted, and deleted again within a minute after Strait restored it. A
-second implementation of the multi-cluster services API, such as Cilium's, deletes imports that its own mesh
-does not export. Strait therefore writes no further imports into this cluster until its policy changes or
-the process restarts.";
+second implementation of the multi-cluster services API, for example Cilium's, deletes imports that its own
+mesh does not export. Strait therefore writes no further imports into this cluster until its policy changes
+or the process restarts.";
 
     /// 403 for a write.
     IMPORT_RIGHT_MISSING = "STR0443", "the credential may not write the objects of an import",
-        "Grant the rights: strait cluster add ID --mcs-imports, or reader.mcsImports of the chart strait-member.", "\
+        "Grant the rights: strait cluster add CONTEXT --mcs-imports full (chart strait-member: reader.mcsImports)", "\
 For an import Strait needs create, patch and delete of serviceimports and services, patch of
 serviceimports/status, and in the mode full (or to delete slices after it) create, patch and delete of
 endpointslices. The cluster's API server refused a request with 403. Strait tries again after 10 minutes.
@@ -40,26 +40,28 @@ Proxies are unaffected: their endpoints do not depend on these objects.";
     IMPORT_VERSION_MISSING = "STR0444", "the cluster does not serve the multi-cluster services API",
         "Install the CustomResourceDefinitions of sigs.k8s.io/mcs-api in the cluster.", "\
 The API server has neither multicluster.x-k8s.io/v1beta1 nor v1alpha1, or Strait may not list ServiceImports
-and ServiceExports there. Strait writes nothing there, and treats the exports of the cluster as unknown:
-no import is deleted because of it. Strait looks for the API every two minutes.";
+and ServiceExports there. Strait writes nothing there, and treats the exports of the cluster as unknown: it
+deletes no import because of missing exports. Strait looks for the API every two minutes.";
 
     /// An import that no known cluster exports.
-    IMPORT_KEPT = "STR0445", "a ServiceImport is kept because an exporting cluster is unknown",
-        "Restore the contact to the named cluster, or remove its Secret if the cluster is gone: strait cluster get", "\
+    IMPORT_KEPT = "STR0445", "a ServiceImport stays because the state of an exporting cluster is unknown",
+        "Restore the contact to the named cluster, or remove its Secret if the cluster is gone:
+strait cluster list, strait cluster remove ID", "\
 No known cluster exports the service, but a cluster that exported it has not been read since the start of
-Strait, cannot be read, or has objects that cannot be decoded. A missing answer is not an empty one: the
-import and its address stay until the cluster answers or is removed.";
+Strait, cannot be read, or has objects that cannot be decoded. Strait does not treat a missing response as
+an empty one: the import and its address stay until the cluster responds or is removed.";
 
     /// Many deletions at once.
     IMPORT_DELETES_HELD = "STR0446", "the deletion of many ServiceImports is delayed",
         "Nothing, if the services were unexported on purpose. Otherwise restore the ServiceExports now.", "\
-More than half of the imports of a cluster, and at least 20, would be deleted at once. Strait waits for
-30 s and then deletes those that are still exported by no cluster. massWithdrawal in the policy file sets
-the limits. The metric strait_mcs_deletes_held shows the number of delayed deletions.";
+More than half of the imports of a cluster, and at least 20, would be deleted at once. Strait waits for 30
+s, and then deletes the imports that no cluster exports. massWithdrawal in the policy file sets the limits.
+The metric strait_mcs_deletes_held shows the number of delayed deletions.";
 
     /// 409 for an apply.
     IMPORT_CONFLICT = "STR0447", "another controller owns fields of an object that Strait applies",
-        "See the managers of the object: kubectl get --show-managed-fields -o yaml", "\
+        "See the managers of the object: kubectl -n NAMESPACE get KIND NAME --show-managed-fields -o yaml
+Then remove the field from the other manager's object.", "\
 Strait writes with server-side apply as the field manager strait and never takes fields from other managers.
 The API server reported that another manager set a field to a different value. Strait leaves the object
 unchanged and tries again after 10 minutes.";

@@ -4,11 +4,11 @@ use super::code::Code;
 
 codes! {
     /// Sidecar: spec.egress.hosts.
-    SIDECAR_HOST = "STR1060", "a host of a Sidecar imports nothing, or not what it suggests",
+    SIDECAR_HOST = "STR1060", "a host of a Sidecar does not import the intended services",
         "Write NAMESPACE/HOST. NAMESPACE is a name, . or *; HOST is a full name, *.suffix or *.", "\
-Each host is evaluated separately. An invalid one imports nothing; the others apply. ~ before the namespace
-excludes hosts that others import. A name without a dot is a full name, as an entry may have: it is not the
-short name of a Service.";
+Each host is evaluated separately. An invalid host imports no service; the other hosts apply. ~ before the
+namespace excludes hosts that others import. A name without a dot is a full name, as an entry may have: it
+is not the short name of a Service.";
 
     /// Sidecar: spec.outboundTrafficPolicy.
     SIDECAR_POLICY = "STR1061", "an outboundTrafficPolicy has no mode",
@@ -38,9 +38,9 @@ otherwise from the root namespace's object.";
     /// Telemetry: providers.
     TELEMETRY_PROVIDER = "STR1065", "a Telemetry names an unusable provider for logs or traces",
         "Name an item of extensionProviders (mesh config): envoy or a file for logs; zipkin or opentelemetry for spans.", "\
-Proxies write the logs that the mesh config defines, and send spans to the service of any of its providers.
-An unknown name is ignored, and the object's settings for other providers apply. No spans are sent if a
-proxy cannot reach the service: it must be known, exported to the proxy's namespace, and have the port.";
+Proxies write the logs that the mesh config defines, and send spans to a tracing provider of the mesh
+config. An unknown name is ignored, and the object's settings for other providers apply. No spans are sent
+if a proxy cannot reach the service: it must be known, exported to the proxy's namespace, and have the port.";
 
     /// Two ProxyConfigs for the same pods.
     PROXY_CONFIG_SHADOWED = "STR1069", "another ProxyConfig applies instead of this one",

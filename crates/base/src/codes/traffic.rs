@@ -38,9 +38,9 @@ the kind removes misspelt fields, but files may contain them. The rest of the ob
     /// A setting that another one replaces.
     TRAFFIC_REPLACED = "STR1006", "another setting replaces a setting",
         "Put all settings into the place that takes precedence.", "\
-Settings apply in groups: the groups of a port replace those of the service, the groups of a subset replace
-the same groups of the service, and of two mutually exclusive groups one applies. Settings within a group
-are never merged.";
+Settings apply in groups: the settings of a port replace the same groups of the service, and so do the
+settings of a subset. If two groups exclude each other, only one applies. Settings within a group are never
+merged.";
 
     /// A value that Envoy refuses.
     TRAFFIC_VALUE = "STR1007", "proxies would refuse a value",
@@ -58,14 +58,14 @@ Strait applies it like other control planes, and reports it.";
     TRAFFIC_TLS = "STR1009", "the requested TLS to a service is not possible",
         "Name the certificates that the mode needs, or choose another mode.", "\
 The mode needs certificates that the rule does not name, or that this kind of proxy cannot receive: routers
-receive Secrets (credentialName) from any rule, sidecars only from a rule with a workloadSelector. Nothing
-is sent in plain text instead: the upstream cluster is omitted, and requests fail.";
+receive Secrets (credentialName) from any rule, sidecars only from a rule with a workloadSelector. Strait
+does not fall back to plain text: it omits the upstream cluster, and requests fail.";
 
     /// `insecureSkipVerify` with names.
-    TRAFFIC_TLS_UNCHECKED = "STR1013", "the certificate of a server is not verified, although names are given for it",
+    TRAFFIC_TLS_UNCHECKED = "STR1013", "the certificate of a server is not verified, although the rule lists names for it",
         "Remove insecureSkipVerify and name the roots in caCertificates, or remove subjectAltNames.", "\
 With insecureSkipVerify a proxy verifies neither the issuer of the server's certificate nor its names, as in
-Istio. Any server that answers at the address is accepted, although subjectAltNames asks for certain ones.";
+Istio. Any server that answers at the address is accepted, although subjectAltNames requires certain names.";
 
     /// A host or address of an entry that another object has.
     ENTRY_OWNED = "STR1014", "another object has a host or an address of a ServiceEntry",
@@ -89,10 +89,10 @@ conflicting part is omitted, and the rest applies.";
 
     /// A VirtualService without a Gateway.
     GATEWAY_UNBOUND = "STR1012", "a VirtualService names a Gateway that does not serve it",
-        "Create the Gateway, or give any of its servers a host of the VirtualService.", "\
-A Gateway serves a VirtualService if any of its servers has a host in common with it and accepts
-VirtualServices of its namespace (`namespace/host`). This Gateway does not serve it, or not for the named
-host. The VirtualService applies elsewhere.";
+        "Create the Gateway, or add a host of the VirtualService to a server of the Gateway.", "\
+A Gateway serves a VirtualService if at least one server of the Gateway has a host of the VirtualService and
+accepts the VirtualService's namespace (`namespace/host`). This Gateway does not serve it, or not for the
+named host. The VirtualService applies elsewhere.";
 
     /// proxies: secrets.
     SECRETS_SURPLUS = "STR1082", "a gateway requests more secrets than it can receive",
@@ -105,11 +105,12 @@ them: strait proxy get PROXY.";
     ROUTES_SURPLUS = "STR1085", "objects have more rules than proxies receive",
         "Give the objects of the namespace fewer rules, or move some of them to another namespace.", "\
 The action of a VirtualService's rule is sent with each of its conditions, and the rules of a delegate for
-each rule that delegates to it, so a small object could become gigabytes. The rules of one object may have
-16 MiB as written, counting each part as often as it is sent, and 50,000 pairs of conditions of rules and
-their delegates. Beyond that, the last valid version of the object stays active; a rule that delegates
-beyond the limit is ignored. The objects of one namespace may add 16 MiB of encoded routes and filter chains
-to one proxy; beyond that, the youngest of them apply to no proxy. All other objects apply.";
+each rule that delegates to it, so the configuration for a small object could become gigabytes. The rules of
+one object may have 16 MiB as written, counting each part as often as it is sent, and 50,000 pairs of
+conditions of rules and their delegates. Beyond that, the last valid version of the object stays active; a
+rule that delegates beyond the limit is ignored. The objects of one namespace may add 16 MiB of encoded
+routes and filter chains to one proxy; beyond that, the youngest of them apply to no proxy. All other
+objects apply.";
 
     /// An object with too many entries.
     OBJECT_SURPLUS = "STR1096", "an object has more entries than one object may have",

@@ -307,7 +307,7 @@ impl ConfigView<'_> {
     }
 
     /// Reports conditions on claims at routers that verify no token.
-    pub(super) fn claims_that_nobody_knows(&self, service: &VirtualService) -> Option<Reason> {
+    pub(super) fn claims_without_a_token_rule(&self, service: &VirtualService) -> Option<Reason> {
         let mut rules = service.http.iter().enumerate();
         let (rule, one) = rules.find_map(|(at, rule)| {
             let place = rule.matches.iter().position(RequestMatch::looks_at_claims)?;

@@ -97,7 +97,7 @@ impl ConfigView<'_> {
         if self.knows_gateways_of(service) {
             found.reasons.extend(known.rules_without_a_server(service));
         }
-        found.reasons.extend(self.claims_that_nobody_knows(service));
+        found.reasons.extend(self.claims_without_a_token_rule(service));
         if !service.is_for_mesh() {
             let is_bound = unbound < gateways.len();
             found.standing = (!is_bound).then_some(ObjectStanding::Unused);

@@ -13,7 +13,7 @@ fn id(text: &str) -> ClusterId {
 }
 
 #[test]
-fn imports_are_written_as_the_policy_says_for_each_cluster() {
+fn policy_decides_in_which_clusters_imports_are_written() {
     let policy = policy(
         "mesh: {mcs: {imports: names}}
 clusters:

@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn at_most_two_connections_lead_to_one_replica() {
+    fn one_replica_has_at_most_two_connections() {
         let (mut connections, now) = reached(&["a", "a", "a"], 3);
         assert_eq!(connections.act(now, 0.5)[..1], [Dial { id: 4, hub: 0 }]);
         assert!(connections.open[&3].is_closing);

@@ -59,12 +59,12 @@ const STREAMS: &str = "/replica/streams";
 
 /// Returns the response of all replicas, or of the replica in `?replica=`.
 pub(super) async fn across(State(sources): SourcesState, request: Request, next: Next) -> Response {
-    let asked = match AdminRequest::read(request).await {
-        Ok(asked) => asked,
+    let incoming = match AdminRequest::read(request).await {
+        Ok(incoming) => incoming,
         Err(failure) => return failure.into_response(),
     };
     let answering = AnswerOfAll { sources, next };
-    answering.answer(asked).await.unwrap_or_else(|failure| failure.into_response())
+    answering.answer(incoming).await.unwrap_or_else(|failure| failure.into_response())
 }
 
 /// A request, without the parameter `replica`.
@@ -152,22 +152,23 @@ struct MissingReplica {
 }
 
 impl AnswerOfAll {
-    async fn answer(self, asked: AdminRequest) -> AdminResult {
+    async fn answer(self, incoming: AdminRequest) -> AdminResult {
         let replicas = Arc::clone(&self.sources.replicas);
         let others = replicas.others();
-        if let Some(name) = &asked.replica {
+        if let Some(name) = &incoming.replica {
             let name = decode(name);
             if name == replicas.name() {
-                return Ok(self.next.run(asked.request).await);
+                return Ok(self.next.run(incoming.request).await);
             }
             let peer = others.iter().find(|peer| peer.is_called(&name));
             let peer = peer.ok_or_else(|| unknown_replica(&replicas, &others, &name))?;
-            return forward(&replicas, peer, asked.to_peer()).await;
+            return forward(&replicas, peer, incoming.to_peer()).await;
         }
-        let rule = MergeRule::of(asked.request.method(), asked.request.uri().path(), |name| {
-            asked.get(name)
-        });
-        let is_stream = asks_for_stream(asked.request.headers());
+        let rule =
+            MergeRule::of(incoming.request.method(), incoming.request.uri().path(), |name| {
+                incoming.get(name)
+            });
+        let is_stream = asks_for_stream(incoming.request.headers());
         match rule {
             MergeRule::Replicas => {
                 let ping = PeerRequest::get("/debug/replicas");
@@ -176,26 +177,26 @@ impl AnswerOfAll {
                 gathered.require_success();
                 Ok(list(&replicas, &others, &gathered))
             }
-            MergeRule::Local => Ok(self.next.run(asked.request).await),
-            _ if others.is_empty() || is_stream => Ok(self.next.run(asked.request).await),
-            MergeRule::OfProxy => self.of_proxy(asked, others).await,
-            MergeRule::Change => self.change(asked, others).await,
-            _ => self.merged(rule, asked, others).await,
+            MergeRule::Local => Ok(self.next.run(incoming.request).await),
+            _ if others.is_empty() || is_stream => Ok(self.next.run(incoming.request).await),
+            MergeRule::OfProxy => self.of_proxy(incoming, others).await,
+            MergeRule::Change => self.change(incoming, others).await,
+            _ => self.merged(rule, incoming, others).await,
         }
     }
 
     /// Returns the response of the replica to which a proxy is connected.
-    async fn of_proxy(self, asked: AdminRequest, others: Vec<Peer>) -> AdminResult {
+    async fn of_proxy(self, incoming: AdminRequest, others: Vec<Peer>) -> AdminResult {
         let replicas = Arc::clone(&self.sources.replicas);
-        let Some(name) = asked.get("proxy").map(decode) else {
-            return Ok(self.next.run(asked.request).await);
+        let Some(name) = incoming.get("proxy").map(decode) else {
+            return Ok(self.next.run(incoming.request).await);
         };
         if let Some((key, replica)) = split_key(&name) {
             if replica == replicas.name() {
-                return Ok(self.next.run(asked.with("proxy", key)?.request).await);
+                return Ok(self.next.run(incoming.with("proxy", key)?.request).await);
             }
             if let Some(peer) = others.iter().find(|peer| peer.is_called(replica)) {
-                let request = asked.with("proxy", key)?.to_peer();
+                let request = incoming.with("proxy", key)?.to_peer();
                 return forward(&replicas, peer, request).await;
             }
         }
@@ -214,24 +215,24 @@ impl AnswerOfAll {
                 let mut answers = gathered.answers.iter();
                 let found = answers.find(|(_, answer)| answer.replica == replica);
                 let (peer, _) = found.ok_or_else(|| unreadable(&replica))?;
-                let request = asked.with("proxy", &key)?.to_peer();
+                let request = incoming.with("proxy", &key)?.to_peer();
                 return forward(&replicas, peer, request).await;
             }
             Some(NamedStream { key, .. }) => {
-                self.next.run(asked.with("proxy", &key)?.request).await
+                self.next.run(incoming.with("proxy", &key)?.request).await
             }
             // The proxy may be connected to a replica that did not answer.
-            None => self.next.run(asked.request).await,
+            None => self.next.run(incoming.request).await,
         };
         name_missing(&mut response, &gathered);
         Ok(response)
     }
 
     /// Adds the proxies of the other replicas to a change, which has a different number at each.
-    async fn change(self, asked: AdminRequest, others: Vec<Peer>) -> AdminResult {
+    async fn change(self, incoming: AdminRequest, others: Vec<Peer>) -> AdminResult {
         let replicas = Arc::clone(&self.sources.replicas);
         let request = PeerRequest::get("/debug/events");
-        let local = self.next.run(asked.request);
+        let local = self.next.run(incoming.request);
         let (mut local, mut gathered) = gather(&replicas, others, request, local).await;
         if local.status() != StatusCode::OK {
             name_missing(&mut local, &gathered);
@@ -269,14 +270,19 @@ impl AnswerOfAll {
     }
 
     /// Merges the responses of all replicas.
-    async fn merged(self, rule: MergeRule, asked: AdminRequest, others: Vec<Peer>) -> AdminResult {
+    async fn merged(
+        self,
+        rule: MergeRule,
+        incoming: AdminRequest,
+        others: Vec<Peer>,
+    ) -> AdminResult {
         let replicas = Arc::clone(&self.sources.replicas);
-        let mut request = asked.to_peer();
+        let mut request = incoming.to_peer();
         if rule == MergeRule::EventsSince {
             // Each replica has its own numbers.
             request.path = "/debug/events".into();
         }
-        let local = self.next.run(asked.request);
+        let local = self.next.run(incoming.request);
         let (mut local, mut gathered) = gather(&replicas, others, request, local).await;
         if rule == MergeRule::FirstFound {
             return Ok(first_found(local, gathered));

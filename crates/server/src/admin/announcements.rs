@@ -103,19 +103,19 @@ mod tests {
         let announcements = Announcements::default();
         let places = Arc::new(Semaphore::new(1));
         let place = Arc::clone(&places).try_acquire_owned().expect("a place");
-        let mut told = announcements
+        let mut events = announcements
             .stream_with(Duration::from_millis(200), place)
             .into_body()
             .into_data_stream();
         let mut next = async || {
-            let event = told.next().await.expect("it goes on").expect("unbroken");
+            let event = events.next().await.expect("it goes on").expect("unbroken");
             String::from_utf8(event.to_vec()).expect("text")
         };
         assert_eq!(next().await, "event: change\ndata: {\"version\":null}\n\n");
         announcements.announce(Some(7));
         assert_eq!(next().await, "event: change\ndata: {\"version\":7}\n\n");
         assert_eq!(next().await, "event: alive\ndata: {}\n\n", "nothing has changed");
-        drop(told);
+        drop(events);
         assert_eq!(places.available_permits(), 1, "a closed stream releases its permit");
     }
 }

@@ -46,8 +46,13 @@ fn compare(path: &str, old: Option<&Value>, new: Option<&Value>, found: &mut Vec
             }
         },
         _ => {
-            let told = |value: Option<&Value>| value.map(|value| shortened(&value.to_string()));
-            found.push(ChangedField { path: path.to_owned(), before: told(old), after: told(new) });
+            let short_text =
+                |value: Option<&Value>| value.map(|value| shortened(&value.to_string()));
+            found.push(ChangedField {
+                path: path.to_owned(),
+                before: short_text(old),
+                after: short_text(new),
+            });
         }
     }
 }

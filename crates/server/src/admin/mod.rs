@@ -427,11 +427,11 @@ async fn addresses(
 ) -> AdminResult {
     let Query(query) = query.map_err(|_| bad("expected any of ?network=NETWORK&address=A,A"))?;
     let context = current(&sources)?;
-    let asked = query.address.split(',').filter(|text| !text.is_empty()).map(str::parse);
-    let asked = asked.collect::<Result<BTreeSet<IpAddr>, _>>();
-    let asked = asked.map_err(|error| bad(&format!("addresses: {error}")))?;
+    let requested = query.address.split(',').filter(|text| !text.is_empty()).map(str::parse);
+    let requested = requested.collect::<Result<BTreeSet<IpAddr>, _>>();
+    let requested = requested.map_err(|error| bad(&format!("addresses: {error}")))?;
     let network = NetworkId::from(query.network);
-    Ok(pretty(StatusCode::OK, &views::addresses_in(&context, &network, &asked)))
+    Ok(pretty(StatusCode::OK, &views::addresses_in(&context, &network, &requested)))
 }
 
 /// Returns the connected proxies, one entry per stream.

@@ -289,7 +289,7 @@ mod tests {
         let now = SystemTime::now();
         let code = browsers.sessions.code(now).expect("a code");
         let cookie = browsers.sessions.open(&code, now).expect("a session");
-        let asked = |host: &str, site: Option<&'static str>| {
+        let is_admitted = |host: &str, site: Option<&'static str>| {
             let mut headers = HeaderMap::new();
             headers.insert(header::HOST, host.parse().expect("a header"));
             headers.insert(
@@ -301,14 +301,17 @@ mod tests {
             }
             browsers.session(&headers).is_some()
         };
-        assert!(asked("localhost", Some("same-origin")) && asked("localhost", None));
-        assert!(!asked("evil.example", Some("same-origin")));
-        assert!(!asked("localhost", Some("same-site")) && !asked("localhost", Some("cross-site")));
+        assert!(is_admitted("localhost", Some("same-origin")) && is_admitted("localhost", None));
+        assert!(!is_admitted("evil.example", Some("same-origin")));
+        assert!(
+            !is_admitted("localhost", Some("same-site"))
+                && !is_admitted("localhost", Some("cross-site"))
+        );
     }
 
     #[test]
     fn page_of_another_site_is_detected_by_its_origin() {
-        let asked = |host: &str, origin: Option<&str>| {
+        let is_admitted = |host: &str, origin: Option<&str>| {
             let mut headers = HeaderMap::new();
             headers.insert(header::HOST, host.parse().expect("a header"));
             if let Some(origin) = origin {
@@ -317,7 +320,7 @@ mod tests {
             is_of_own_page(&headers)
         };
         for own in [None, Some("http://127.0.0.1:15014"), Some("https://127.0.0.1:15014")] {
-            assert!(asked("127.0.0.1:15014", own), "{own:?}");
+            assert!(is_admitted("127.0.0.1:15014", own), "{own:?}");
         }
         for other in [
             "http://evil.example",
@@ -327,7 +330,7 @@ mod tests {
             "",
             "file://127.0.0.1:15014",
         ] {
-            assert!(!asked("127.0.0.1:15014", Some(other)), "{other}");
+            assert!(!is_admitted("127.0.0.1:15014", Some(other)), "{other}");
         }
     }
 

@@ -41,7 +41,7 @@ pub(super) async fn identity(
     body: Result<Bytes, BytesRejection>,
 ) -> AdminResult {
     let body = body.map_err(|error| AdminFailure(error.status(), error.body_text()))?;
-    let asked: ProbeQuestion = serde_json::from_slice(&body)
+    let question: ProbeQuestion = serde_json::from_slice(&body)
         .map_err(|error| bad(&format!("expected {{\"csr\": a request in PEM}}: {error}")))?;
     let authority = sources.metrics.identity.borrow().authority.clone();
     let authority = authority.ok_or_else(|| {
@@ -56,7 +56,7 @@ pub(super) async fn identity(
     let (peer, roots) = (id.clone(), Arc::clone(authority.roots()));
     let signed = tokio::task::spawn_blocking(move || {
         let now = SystemTime::now();
-        authority.sign_request(&asked.csr, &id, None, LIFETIME, now, now)
+        authority.sign_request(&question.csr, &id, None, LIFETIME, now, now)
     });
     let chain = match signed.await.map_err(|error| fault(error.to_string()))? {
         Ok(chain) => chain,

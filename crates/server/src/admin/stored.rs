@@ -56,18 +56,18 @@ impl StoredAnswers {
     /// name.
     fn find(&self, path: &str, query: &BTreeMap<String, String>) -> Option<&StoredAnswer> {
         let answers = self.by_path.get(path)?;
-        let asked = |name: &str, value: &str| match name {
+        let stored_value = |name: &str, value: &str| match name {
             "proxy" => self.proxies.get(value).map_or(value, String::as_str).to_owned(),
             _ => value.to_owned(),
         };
         let query: BTreeMap<&str, String> = query
             .iter()
             .filter(|(name, _)| !["since", "verbose"].contains(&name.as_str()))
-            .map(|(name, value)| (name.as_str(), asked(name, value)))
+            .map(|(name, value)| (name.as_str(), stored_value(name, value)))
             .collect();
         let fits = |name: &str, stored: &str| {
-            query.get(name).is_some_and(|asked| {
-                let rest = stored.strip_prefix(asked.as_str());
+            query.get(name).is_some_and(|requested| {
+                let rest = stored.strip_prefix(requested.as_str());
                 rest.is_some_and(|rest| {
                     rest.is_empty() || (name == "hostname" && rest.starts_with('.'))
                 })
@@ -215,8 +215,8 @@ mod tests {
         let host = ("hostname", "db.shop");
         for proxy in ["7", "web.shop@east"] {
             assert_eq!(found("/debug/explain", &[("proxy", proxy), host]), Some(2));
-            let asked = [("proxy", proxy), ("hostname", "db.shop.svc.cluster.local"), of_port[2]];
-            assert_eq!(found("/debug/explain", &asked), Some(3));
+            let query = [("proxy", proxy), ("hostname", "db.shop.svc.cluster.local"), of_port[2]];
+            assert_eq!(found("/debug/explain", &query), Some(3));
             assert_eq!(found("/debug/explain", &[("proxy", proxy), ("hostname", "db.sho")]), None);
         }
         assert_eq!(found("/debug/explain", &[("proxy", "8"), host]), None);

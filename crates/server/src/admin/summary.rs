@@ -94,9 +94,10 @@ fn objects(context: &PushContext, reports: &ConfigReports) -> api::FaultyObjects
     };
     let traffic = reports.traffic.iter().filter(|(_, report)| report.state.refused);
     let traffic = traffic.map(|(key, report)| {
-        let told = report.state.reasons.first();
-        let told = told.map(|one| (Some(one.code.id), &*one.path, &*one.text)).unwrap_or_default();
-        row((&key.kind, &key.namespace, &key.name), "refused", told)
+        let first = report.state.reasons.first();
+        let first =
+            first.map(|one| (Some(one.code.id), &*one.path, &*one.text)).unwrap_or_default();
+        row((&key.kind, &key.namespace, &key.name), "refused", first)
     });
     let access = context.access.reports().filter_map(|(name, report)| {
         let state = match report.state {
@@ -104,10 +105,11 @@ fn objects(context: &PushContext, reports: &ConfigReports) -> api::FaultyObjects
             PolicyState::Partly => "partly",
             PolicyState::Refused => "refused",
         };
-        let told = report.faults.first();
-        let told = told.map(|one| (Some(one.code.id), &*one.path, &*one.text)).unwrap_or_default();
+        let first = report.faults.first();
+        let first =
+            first.map(|one| (Some(one.code.id), &*one.path, &*one.text)).unwrap_or_default();
         let object = (name.kind.as_str(), name.object.namespace.as_str(), &*name.object.name);
-        Some(row(object, state, told))
+        Some(row(object, state, first))
     });
     let mut first: Vec<_> = traffic.chain(access).collect();
     let faulty = first.len();

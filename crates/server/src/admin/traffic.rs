@@ -203,8 +203,8 @@ mod tests {
 
     #[tokio::test]
     async fn traffic_has_rates_errors_and_latency_of_clusters_and_services() {
-        let asked = Arc::new(AtomicUsize::new(0));
-        let counted = Arc::clone(&asked);
+        let queries = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&queries);
         let url = prometheus(move |query| {
             counted.fetch_add(1, Ordering::Relaxed);
             assert!(query.contains(REPORTER) && query.contains("[2m]"), "{query}");
@@ -232,14 +232,14 @@ mod tests {
         );
         assert_eq!(reader.read().await, traffic);
         assert_eq!(
-            asked.load(Ordering::Relaxed),
+            queries.load(Ordering::Relaxed),
             6,
             "the second result is that of the first reading"
         );
     }
 
     #[tokio::test]
-    async fn failure_of_prometheus_is_named_and_none_is_asked_without_an_address() {
+    async fn prometheus_failure_is_reported_and_no_query_is_sent_without_an_address() {
         assert_eq!(TrafficReader::new(None).read().await, json!({ "enabled": false }));
         let refused = json!({ "status": "error", "error": "query too large" }).to_string();
         let cases = [

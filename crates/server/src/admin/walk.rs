@@ -186,15 +186,15 @@ fn secure(walk: &mut RequestWalk, faults: Vec<CredentialFault>) {
 
 /// Applies the access policies to a request that was routed.
 fn guard(walk: &mut RequestWalk, access: &PolicyExplanation) {
-    let told = access.notes.iter();
-    walk.notes.extend(told.map(|one| format!("{}: {}: {}", one.code, one.path, one.text)));
+    let notes = access.notes.iter();
+    walk.notes.extend(notes.map(|one| format!("{}: {}: {}", one.code, one.path, one.text)));
     let is_http = walk.route.is_some();
     let verdict = if is_http { &access.http } else { &access.tcp };
     if verdict.verdict == Access::Allow {
         walk.notes.push(format!("access policies allow it: {}", verdict.by));
         // The decisions of providers are unknown here.
-        let asked = verdict.asks.iter();
-        walk.notes.extend(asked.map(|one| {
+        let providers = verdict.asks.iter();
+        walk.notes.extend(providers.map(|one| {
             format!("provider {} is queried first, by {}, and may deny it", one.provider, one.rule)
         }));
         return;

@@ -106,7 +106,7 @@ mod tests {
             (lost(), Some(others(6, None)), "lost"),
             (lost(), None, "lost"),
         ] {
-            let told = format!("{before:?} {shared:?}");
+            let context = format!("{before:?} {shared:?}");
             let (hold, is_from_others) = newest(before, shared);
             let whose = if is_from_others { "others" } else { "own" };
             let found = match hold {
@@ -115,7 +115,7 @@ mod tests {
                 RestoredHold::Nothing => "nothing".to_owned(),
                 RestoredHold::Lost(_) => "lost".to_owned(),
             };
-            assert_eq!(found, expected, "{told}");
+            assert_eq!(found, expected, "{context}");
         }
     }
 }

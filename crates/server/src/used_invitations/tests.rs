@@ -118,7 +118,7 @@ async fn missing_right_names_the_value_of_the_chart() {
 }
 
 #[tokio::test]
-async fn only_a_conflict_is_repeated_and_no_error_says_that_the_invitation_was_used() {
+async fn only_a_conflict_is_retried_and_no_error_claims_a_used_invitation() {
     let (sim, record) = config_cluster().await;
     let now = SystemTime::now();
     use_at(&record, invitation(9, now), now).await.expect("the Secret is created");

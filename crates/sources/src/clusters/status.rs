@@ -603,7 +603,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_kubeconfig_is_the_only_reason_and_says_how_long_the_previous_one_works() {
+    fn refused_kubeconfig_is_the_only_reason_and_states_the_remaining_time() {
         let refused = RunStatus {
             contact: ApiContact::AuthFailed("401".to_owned()),
             ..RunStatus::starting()

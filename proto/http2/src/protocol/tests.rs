@@ -174,22 +174,23 @@ fn data_of_ended_calls_is_returned_to_the_window() {
 #[test]
 fn dropped_call_is_reset_with_the_matching_code() {
     let reason = |reason: ErrorCode| Some((reason as u32).to_be_bytes().to_vec());
-    for (heard, said, told) in [
+    for (is_received, is_sent, expected) in [
         (false, false, reason(ErrorCode::Cancel)),
         (true, false, reason(ErrorCode::Cancel)),
         (false, true, reason(ErrorCode::None)),
         (true, true, None),
     ] {
         let mut protocol = begun();
-        let flags = if heard { WHOLE | flag::END_STREAM } else { WHOLE };
+        let flags = if is_received { WHOLE | flag::END_STREAM } else { WHOLE };
         protocol.receive(&frame(kind::HEADERS, flags, 1, CALL)).expect("sound");
-        if said {
+        if is_sent {
             protocol.send_headers(1, Some(200), &HeaderMap::new(), true).expect("open");
         }
         protocol.output = Rope::default();
         protocol.drop_call(1);
         let payloads: Vec<_> = sent(&mut protocol).into_iter().map(|frame| frame.3).collect();
-        assert_eq!(payloads, Vec::from_iter(told), "heard {heard}, said {said}");
+        let case = format!("received {is_received}, sent {is_sent}");
+        assert_eq!(payloads, Vec::from_iter(expected), "{case}");
     }
 }
 

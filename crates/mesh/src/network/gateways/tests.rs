@@ -394,7 +394,7 @@ fn service_in_an_unlisted_namespace_is_not_a_gateway() {
 }
 
 #[test]
-fn gateway_without_a_pod_is_not_used_and_says_why() {
+fn gateway_without_a_pod_is_not_used_and_has_a_reason() {
     let gateways = [
         ("east", gateway_of("n1", &["203.0.113.1"])),
         ("west", gateway_of("n1", &["203.0.113.2"])),

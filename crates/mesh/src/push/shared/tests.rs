@@ -303,7 +303,7 @@ fn clusters_without_a_valid_name_export_nothing() {
 }
 
 #[test]
-fn member_without_data_is_unknown_and_a_removed_one_is_none() {
+fn member_without_data_is_unknown_and_a_removed_member_is_absent() {
     let mut set = Set::new().knows("east", 1).knows("west", 2);
     set.reports("east", of(Some(exported(MARCH, plain())), None));
     let shared = set.shared();

@@ -162,7 +162,7 @@ async fn request_waits_for_a_relay() {
 }
 
 #[tokio::test]
-async fn reason_says_since_when_no_relay_is_connected() {
+async fn reason_states_since_when_no_relay_is_connected() {
     let hub = hub();
     let away = || hub.away(&"west".into());
     assert_eq!(away(), "STR0340: no relay of west has connected yet");

@@ -160,9 +160,9 @@ fn policy_has_the_acknowledgements_of_all_replicas() {
     );
     assert_eq!(one["rows"].as_array().map(Vec::len), Some(3));
     assert_eq!(one["transition"], json!({ "proxies": 3, "until": "2026-11-23T13:00:00Z" }));
-    let told: Vec<_> = one["told"].as_array().expect("steps").iter().collect();
-    assert_eq!(told.len(), 2, "a step an hour later is another one");
-    assert_eq!([&told[0]["proxies"], &told[0]["waiting"]], [&json!(5), &json!(2)]);
+    let steps: Vec<_> = one["told"].as_array().expect("steps").iter().collect();
+    assert_eq!(steps.len(), 2, "a step an hour later is another one");
+    assert_eq!([&steps[0]["proxies"], &steps[0]["waiting"]], [&json!(5), &json!(2)]);
 }
 
 fn change(seq: u64, second: u32, effect: &str, proxies: u64) -> Value {

@@ -209,7 +209,7 @@ contexts: [{name: a, context: {cluster: x}}, {name: b, context: {cluster: y}}]";
 }
 
 #[test]
-fn a_refusal_names_the_field_and_what_to_do() {
+fn refusal_names_the_field_and_the_next_step() {
     let text = "users: [{name: a, user: {}}, {name: b, user: {exec: {command: touch}}}]";
     let refusal = parse(text.as_bytes(), None, Loopback::Refused).expect_err("exec is refused");
     assert_eq!(refusal.to_string(), "STR0203: users[1].user.exec runs a program");

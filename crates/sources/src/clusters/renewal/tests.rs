@@ -78,7 +78,7 @@ fn effect_on(secret: &WatchedSecret, writes: bool) -> Result<(), String> {
 }
 
 #[test]
-fn status_says_whether_a_requested_renewal_happens() {
+fn status_reports_whether_a_requested_renewal_happens() {
     let native = config_with(&format!("{{token: {}}}", service_account_token(json!({}))));
     let with = |user: &str| requesting(&[], &[], &[("east", &config_with(user))]);
     let token = |changes: Value| with(&format!("{{token: {}}}", service_account_token(changes)));

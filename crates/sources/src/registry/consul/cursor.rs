@@ -81,7 +81,7 @@ mod tests {
     const QUICK: Duration = Duration::from_millis(1);
 
     #[test]
-    fn index_is_waited_for_unless_it_is_zero_or_goes_backwards() {
+    fn index_is_sent_unless_it_is_zero_or_decreases() {
         let mut cursor = QueryCursor::default();
         for (index, news, next) in [
             (Some(7), true, Some(7)),

@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn conditions_say_whether_an_endpoint_may_take_traffic() {
+    fn conditions_decide_whether_an_endpoint_receives_traffic() {
         use Health::{Draining, Healthy, Terminating, Unhealthy};
         let (yes, no) = (Some(true), Some(false));
         // The columns: ready, serving, terminating; health without and with persistent sessions.

@@ -427,7 +427,7 @@ type Write<'a> = dyn FnMut(&[Value], &[Value], Schema) -> Vec<u8> + 'a;
 ///
 /// # Panics
 /// Panics if they differ.
-pub fn json_protobuf_and_a_full_decode_say_the_same(random: &mut dyn RngCore) {
+pub fn json_protobuf_and_a_full_decode_agree(random: &mut dyn RngCore) {
     let random_objects =
         |random: &mut dyn RngCore, names: &[&str], make: fn(&mut dyn RngCore, &str) -> Value| {
             names.iter().map(|name| make(random, name)).collect::<Vec<Value>>()

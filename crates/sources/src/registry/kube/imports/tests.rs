@@ -528,7 +528,7 @@ fn clusters_in_a_status_are_found_by_their_names_in_the_set() {
 }
 
 #[test]
-fn service_of_somebody_else_is_neither_written_nor_deleted() {
+fn service_of_another_owner_is_neither_written_nor_deleted() {
     let derived = derived_name(&key("cart"));
     let exporters: Exporters = [("a", exporter(Contact::Live, &["cart"]))].into();
     let exported = || shared(&exporters, &BTreeSet::new());

@@ -158,10 +158,10 @@ fn responses_of_a_real_api_server_are_equal_in_both_encodings() {
 }
 
 #[test]
-fn json_protobuf_and_a_full_decode_say_the_same() {
+fn json_protobuf_and_a_full_decode_agree() {
     for seed in 0..400 {
         println!("seed {seed}");
-        oracle::json_protobuf_and_a_full_decode_say_the_same(&mut StdRng::seed_from_u64(seed));
+        oracle::json_protobuf_and_a_full_decode_agree(&mut StdRng::seed_from_u64(seed));
     }
 }
 
