@@ -133,6 +133,9 @@ fn lasting(value: &Value) -> Value {
     }
 }
 
+/// Finds the object with a name in a list.
+type FindObject<T> = for<'a> fn(&'a [Sent<T>], &str) -> Result<Option<&'a Sent<T>>, CommandFailure>;
+
 /// A kind of object that the admin API lists.
 pub(crate) struct ListedKind<T: 'static> {
     /// Path of the list in the admin API.
@@ -140,7 +143,7 @@ pub(crate) struct ListedKind<T: 'static> {
     /// Layout of the list.
     pub(crate) listing: TableLayout<T>,
     /// Finds the object with a name. A name that matches several objects is an error.
-    pub(crate) find: for<'a> fn(&'a [Sent<T>], &str) -> Result<Option<&'a Sent<T>>, CommandFailure>,
+    pub(crate) find: FindObject<T>,
     /// Verb phrase for the error that no object has this name, for example "is connected".
     pub(crate) does: &'static str,
     /// Next step if no object has a name.

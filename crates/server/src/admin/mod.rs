@@ -568,7 +568,7 @@ async fn policy(State(sources): SourcesState) -> AdminResult {
         preferences: policy.preferences().map(ToString::to_string).collect(),
         foreign_bytes: api::ForeignBytes { namespace: limits.namespace, total: limits.total },
         root_namespace: context.as_ref().map(|context| context.mesh.root_namespace.to_string()),
-        visible_by_default: visible.map(|key| hold::name(&key)).collect(),
+        visible_by_default: visible.map(hold::name).collect(),
         foreign_hosts: policy.traffic().foreign_hosts.as_str().to_owned(),
         gateway_namespaces: policy.gateway_namespaces().map(|all| all.iter().cloned().collect()),
         members: api::MemberSourcesFile {
