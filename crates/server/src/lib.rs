@@ -183,7 +183,11 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     let source = ConfigOrigin::of(args, &tasks).await?;
     let files = OperatorFiles {
         policy: WatchedFile::start(args.policy.as_ref(), &tasks)?,
-        members: WatchedFile::start(args.members.as_ref(), &tasks)?,
+        members: WatchedFile::start_members(
+            args.members.as_ref(),
+            args.clusterprofile_provider_file.as_ref(),
+            &tasks,
+        )?,
     };
     if let Some(path) = &args.jwks_roots {
         let checked = jwks::check_roots(path);

@@ -12,8 +12,8 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
-use super::exec::{ExecToken, Program};
 use super::own_cluster_error::OwnClusterError;
+use crate::exec::{ExecToken, Program};
 use strait_kube_client::{Access, ApiCredential, Loopback, Redacted};
 
 /// Returns the files that kubectl would read: the list in `KUBECONFIG`, else `~/.kube/config`.

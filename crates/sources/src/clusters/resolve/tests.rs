@@ -274,6 +274,8 @@ async fn operator_file_selects_the_provider_and_the_credential_of_a_profile() {
     assert_eq!(credential(&format!("[{kube}]"), &secrets), Ok(token("canary")));
     let identity = credential("[{provider: google, identity: i}]", &[]).expect("an identity");
     assert!(matches!(identity, ApiCredential::Issued(_)));
+    let program = "[{provider: ocm, program: {command: /nowhere/x}, servers: ['*.test']}]";
+    assert!(matches!(credential(program, &[]), Ok(ApiCredential::Issued(_))));
     // The order of the file decides, and a provider that fails is not replaced.
     let both = format!("[{kube}, {{provider: google, identity: i}}]");
     let refusal = credential(&both, &[]).expect_err("no Secret");
@@ -299,10 +301,10 @@ async fn operator_file_selects_the_provider_and_the_credential_of_a_profile() {
             "STR0203",
         ),
         (
-            "[{provider: ocm, program: {command: /x}, servers: ['*.test']}]",
+            "[{provider: ocm, program: {command: /x}, servers: ['*.other.test']}]",
             &[],
-            "STR0227",
-            "program",
+            "STR0226",
+            "add proxy.test to servers of access entry ocm",
         ),
     ] {
         let refusal = credential(access, secrets).expect_err(fact);
