@@ -43,6 +43,7 @@ mod protobuf;
 mod redacted;
 mod request;
 mod served;
+mod socks;
 pub mod testing;
 #[cfg(test)]
 mod tests;

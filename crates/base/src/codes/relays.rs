@@ -80,10 +80,10 @@ connection. The member is stale until it does.";
     /// A proxy fails.
     PROXY_FAILED = "STR0356", "the proxy does not connect the API server",
         "Check the proxy, its rules for this server, and its entry under `proxies` in the --members file.", "\
-The member is reached through an HTTP proxy (CONNECT). The message contains the name of the proxy and its
-answer, such as 407 (it does not accept the authorization), 403 (its rules refuse the server) or 502 (it does
-not reach the server). The last known state of the member stays in use. TLS to the API server runs inside the
-connection, so the proxy sees no credential of the member.";
+The member is reached through an HTTP proxy (CONNECT) or a SOCKS 5 proxy. The message contains the name of the
+proxy and its answer, such as 407 (it does not accept the authorization), 403 (its rules refuse the server) or
+502 (it does not reach the server). The last known state of the member stays in use. TLS to the API server runs
+inside the connection, so the proxy sees no credential of the member.";
 
     /// A proxy that is not defined.
     PROXY_UNKNOWN = "STR0357", "the proxy is not defined",

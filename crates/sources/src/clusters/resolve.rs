@@ -286,13 +286,7 @@ fn proxy(
         let fact = format!("{host} is never connected through a proxy, which would resolve it");
         return Err(KubeconfigRefusal::new(&codes::PROXY_SERVER, field, fact));
     }
-    match &proxy.connect {
-        Some(connect) => Ok(Some(Arc::clone(connect))),
-        None => {
-            let fact = format!("selects proxy {name}; this version does not implement socks5");
-            Err(KubeconfigRefusal::new(&codes::NOT_AVAILABLE, field, fact))
-        }
-    }
+    Ok(Some(Arc::clone(&proxy.connect)))
 }
 
 /// Whether the operator file still defines the proxy and the issuer of the token of an access, for

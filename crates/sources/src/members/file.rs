@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::access_text::access;
 use super::checked::{Checked, Entry, filled, invalid, namespace, read, server_list};
-use super::endpoint::{OperatorUrl, parse_url};
+use super::endpoint::{OperatorUrl, parse_proxy_url};
 use super::selector::{SelectorExpression, is_plain};
 use super::servers::ServerPattern;
 use super::{
@@ -210,11 +210,6 @@ impl MemberSources {
             let text: PublishText = read("publishProfiles", entry)?;
             namespace("publishProfiles.namespace", &text.namespace)?;
             unused.push("publishProfiles".to_owned());
-        }
-        for (at, proxy) in proxies.iter().enumerate() {
-            if proxy.connect.is_none() {
-                unused.push(format!("proxies[{at}]"));
-            }
         }
         Ok(Self { sources, identities, proxies, access, unused })
     }
@@ -517,13 +512,8 @@ fn optional(field: String, text: Option<&str>) -> Checked<()> {
 fn proxy(field: &str, entry: Entry) -> Checked<MemberProxy> {
     let text: ProxyText = read(field, entry)?;
     let name = name(field, text.name)?;
-    let url = parse_url(&text.url).or_else(|fact| invalid(format!("{field}.url"), fact))?;
-    let is_bare = matches!(url.path(), "" | "/");
+    let url = parse_proxy_url(&text.url).or_else(|fact| invalid(format!("{field}.url"), fact))?;
     let scheme = url.scheme_str();
-    if !matches!(scheme, Some("http" | "https" | "socks5")) || url.port().is_none() || !is_bare {
-        let fact = "is not http://HOST:PORT, https://HOST:PORT or socks5://HOST:PORT";
-        return invalid(format!("{field}.url"), fact);
-    }
     let certificate = match (&text.cert, &text.key) {
         (Some(certificate), Some(key)) => Some((certificate.into(), key.into())),
         (None, None) => None,
@@ -541,14 +531,12 @@ fn proxy(field: &str, entry: Entry) -> Checked<MemberProxy> {
         optional(format!("{field}.{key}"), path.as_deref())?;
     }
     let servers = server_list(field, text.servers)?;
-    let connect = (scheme != Some("socks5")).then(|| {
-        Arc::new(ConnectProxy {
-            name: Arc::clone(&name),
-            url: url.clone(),
-            roots: text.roots.map(Into::into),
-            certificate,
-            authorization: text.authorization_file.map(Into::into),
-        })
+    let connect = Arc::new(ConnectProxy {
+        name: Arc::clone(&name),
+        url: url.clone(),
+        roots: text.roots.map(Into::into),
+        certificate,
+        authorization: text.authorization_file.map(Into::into),
     });
     Ok(MemberProxy { name, url, servers, connect })
 }

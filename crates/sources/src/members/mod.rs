@@ -25,6 +25,7 @@ mod token_endpoint;
 pub mod token_source;
 
 pub use self::endpoint::OperatorUrl;
+pub(crate) use self::endpoint::parse_proxy_url;
 use self::placement::DECISION_KEY_LABEL;
 use self::profile::{ProviderAccess, ProviderAccessKind};
 use self::provider_file::ProviderFile;
@@ -110,8 +111,8 @@ pub struct MemberProxy {
     pub url: Uri,
     /// The servers that it may connect.
     pub servers: Vec<ServerPattern>,
-    /// The proxy; `None` for `socks5`, which this version does not implement.
-    pub connect: Option<Arc<ConnectProxy>>,
+    /// The proxy.
+    pub connect: Arc<ConnectProxy>,
 }
 
 impl MemberProxy {

@@ -49,7 +49,7 @@ fn complete_file_is_valid_and_names_what_is_not_used() {
     assert!(corp.may_reach("10.8.1.1") && !corp.may_reach("10.9.1.1"));
     assert!(corp.has_url("https://proxy.corp.example:3129/"));
     assert!(!corp.has_url("http://proxy.corp.example:3129"));
-    assert_eq!(sources.unused, ["publishProfiles", "proxies[2]"]);
+    assert_eq!(sources.unused, ["publishProfiles"]);
     let minimal = "apiVersion: strait.dev/v1\nkind: MemberSources\n";
     assert_eq!(MemberSources::parse(minimal), Ok(MemberSources::default()));
 }
