@@ -97,6 +97,7 @@ pub(crate) const CLUSTERS: ListedKind = ListedKind {
             Column::wide("TRUST DOMAIN", |row, _| text(&row["trustDomain"]).into()),
             Column::wide("OBJECTS", |row, _| text(&row["objects"]).into()),
             Column::wide("RELISTS", |row, _| text(&row["relists"]).into()),
+            Column::wide("MISSING RIGHTS", |row, _| missing_rights(row)),
             Column::new("REASON", |row, _| text(&row["reason"]).into()),
         ],
     },
@@ -108,6 +109,15 @@ pub(crate) fn is_well(row: &Value) -> bool {
     match row["state"].as_str() {
         Some("syncing") => codes::named(row["reason"].as_str().unwrap_or_default()).is_none(),
         state => matches!(state, Some("live" | "paused" | "draining")),
+    }
+}
+
+/// Returns the permissions that the reader lacks.
+fn missing_rights(row: &Value) -> Cell {
+    let missing: Vec<_> = items(&row["missingRights"]).iter().map(text).collect();
+    match missing.is_empty() {
+        true => "<none>".to_owned().into(),
+        false => Cell::doubtful(missing.join(", ")),
     }
 }
 
