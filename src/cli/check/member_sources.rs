@@ -12,8 +12,11 @@ pub(super) fn findings(members: &Value) -> Vec<Value> {
     let file = members["problem"].as_str();
     let file = file.map(|fact| problem("policy", &codes::POLICY, object(), fact));
     let sources = items(&members["sources"]).iter();
-    let sources =
-        sources.map(|fact| problem("policy", &codes::SOURCE_UNREADABLE, object(), text(fact)));
+    let sources = sources.map(|fact| {
+        let fact = text(fact);
+        let code = codes::named(&fact).unwrap_or(&codes::SOURCE_UNREADABLE);
+        problem("policy", code, object(), fact)
+    });
     let unused = items(&members["unused"]).iter().map(|field| {
         let fact = format!("{}: this version validates it, and does not use it", text(field));
         note("policy", &codes::NOT_AVAILABLE, object(), fact)
@@ -60,6 +63,18 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn problem_of_a_source_has_the_code_in_its_text() {
+        let sources = json!([
+            "source a: STR0240: the ClusterProfile a/b is not used",
+            "source b: Secrets of namespace b: STR0231: not permitted",
+            "source c: cannot connect",
+        ]);
+        let found = findings(&json!({ "sources": sources }));
+        let codes: Vec<_> = found.iter().map(|finding| finding["code"].as_str()).collect();
+        assert_eq!(codes, [Some("STR0240"), Some("STR0231"), Some("STR0231")]);
+    }
 
     #[test]
     fn token_that_is_valid_at_several_members_is_reported_once() {

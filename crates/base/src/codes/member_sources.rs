@@ -108,6 +108,20 @@ live with its last credential.";
 The property cluster.clusterset.k8s.io of a ClusterProfile defines the cluster ID. If the property changes
 later, the member is not renamed, because proxies carry its ID.";
 
+    /// A Secret and a profile with one name.
+    NAME_OF_ANOTHER_KIND = "STR0240", "a ClusterProfile and a Secret have the same name",
+        "Rename one of the objects, or change a selector in the --members file so that only one is selected.", "\
+Members are known by the namespace and name of the object that defines them. If sources select a Secret and
+a ClusterProfile with the same name in one namespace, only the object of the first source is used. A Secret
+of the system namespace precedes the objects of all sources.";
+
+    /// A placement without decisions.
+    PLACEMENT_UNDECIDED = "STR0241", "the placement of a member source has no decision",
+        "Check `placement` of the source in the --members file, and the scheduler that writes the decisions.", "\
+A placement that selects no cluster has a PlacementDecision with an empty list. Without any
+PlacementDecision, the scheduler has not decided yet, or the placement was deleted. The members of the last
+complete decisions stay.";
+
     /// The annotation `strait.dev/self-renew`, if Strait cannot renew the credential.
     SELF_RENEW_UNUSED = "STR0236", "strait.dev/self-renew has no effect",
         "Remove the annotation. Renew the credential with the tool that writes the Secret.", "\
