@@ -122,6 +122,14 @@ A placement that selects no cluster has a PlacementDecision with an empty list. 
 PlacementDecision, the scheduler has not decided yet, or the placement was deleted. The members of the last
 complete decisions stay.";
 
+    /// `publishProfiles`.
+    PROFILES_UNPUBLISHED = "STR0242", "a ClusterProfile of a member cannot be published",
+        "Grant Strait the rights on clusterprofiles that the chart grants, install their CRD, or rename the
+profile of the other manager.", "\
+`publishProfiles` in the --members file publishes the members as ClusterProfiles. Strait changes only profiles
+whose manager it is: if another manager has a profile with the ID of a member, that member is not published.
+Members themselves are not affected.";
+
     /// The annotation `strait.dev/self-renew`, if Strait cannot renew the credential.
     SELF_RENEW_UNUSED = "STR0236", "strait.dev/self-renew has no effect",
         "Remove the annotation. Renew the credential with the tool that writes the Secret.", "\

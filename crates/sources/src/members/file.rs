@@ -197,7 +197,6 @@ impl MemberSources {
         if file.kind != KIND {
             return invalid("kind", format!("is {:?}, not {KIND}", file.kind));
         }
-        let mut unused = Vec::new();
         let sources = list(file.sources, "sources", source)?;
         distinct("sources", sources.iter().map(|source| &*source.name))?;
         let identities = list(file.identities, "identities", identity)?;
@@ -206,12 +205,16 @@ impl MemberSources {
         distinct("proxies", proxies.iter().map(|proxy| &*proxy.name))?;
         let is_identity = |name: &str| identities.iter().any(|one| *one.name == *name);
         let access = list(file.access, "access", |field, text| access(field, text, &is_identity))?;
-        if let Some(entry) = file.publish_profiles {
-            let text: PublishText = read("publishProfiles", entry)?;
-            namespace("publishProfiles.namespace", &text.namespace)?;
-            unused.push("publishProfiles".to_owned());
-        }
-        Ok(Self { sources, identities, proxies, access, unused })
+        let publish_profiles = match file.publish_profiles {
+            None => None,
+            Some(entry) => {
+                let text: PublishText = read("publishProfiles", entry)?;
+                namespace("publishProfiles.namespace", &text.namespace)?;
+                Some(text.namespace.into())
+            }
+        };
+        let unused = Vec::new();
+        Ok(Self { sources, identities, proxies, access, publish_profiles, unused })
     }
 }
 

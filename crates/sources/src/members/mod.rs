@@ -55,6 +55,8 @@ pub struct MemberSources {
     pub proxies: Vec<MemberProxy>,
     /// The access to the clusters of providers, in the order of the file.
     pub access: Vec<ProviderAccess>,
+    /// The namespace in which members are published as ClusterProfiles.
+    pub publish_profiles: Option<Arc<str>>,
     /// Parts of the file that this version validates and does not use, for a warning.
     pub unused: Vec<String>,
 }

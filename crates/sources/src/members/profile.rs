@@ -22,6 +22,8 @@ const ARGUMENTS_EXTENSION: &str = "clusterprofiles.multicluster.x-k8s.io/exec/ad
 const VARIABLES_EXTENSION: &str = "clusterprofiles.multicluster.x-k8s.io/exec/additional-envs";
 /// The property with the name of a cluster in its cluster set.
 pub const ID_PROPERTY: &str = "cluster.clusterset.k8s.io";
+/// The name of Strait as the manager of the profiles that it publishes.
+pub const PUBLISHING_MANAGER: &str = "strait";
 /// The condition that the control plane of the cluster responds.
 const HEALTHY: &str = "ControlPlaneHealthy";
 /// The condition that the cluster has joined its manager.

@@ -21,6 +21,7 @@ use super::combined::changed;
 use super::kube::{DecisionObject, MemberDefinition, ProfileObject, SecretObject};
 use super::{ObjectName, Objects, WatchedSecret};
 use crate::members::placement::complete_set;
+use crate::members::profile::PUBLISHING_MANAGER;
 use crate::members::{
     MemberSources, ObjectSelection, PlacementSelection, SelectorExpression, Source,
 };
@@ -444,7 +445,10 @@ impl JoinedSources {
                     selected.map(of_source).collect()
                 }
             };
-            let found = found.into_iter().filter(|object| self.is_placed(source, object));
+            let is_usable = |object: &Arc<WatchedSecret>| {
+                self.is_placed(source, object) && !is_published(object)
+            };
+            let found = found.into_iter().filter(is_usable);
             for object in found {
                 match names.entry(object.name.clone()) {
                     Entry::Vacant(place) => {
@@ -503,6 +507,12 @@ fn provider_secret(object: &WatchedSecret, sources: &MemberSources) -> Option<Ob
     let (kind, provider) = object.profile.as_ref()?.choose(&sources.access)?;
     let secret = provider.secret(kind).ok()??;
     Some(ObjectName { namespace: secret.namespace, name: secret.name })
+}
+
+/// Whether an object is a profile that Strait publishes for a member: it defines none.
+fn is_published(object: &WatchedSecret) -> bool {
+    let manager = object.profile.as_ref().map(|profile| profile.inventory.manager.as_str());
+    manager == Some(PUBLISHING_MANAGER)
 }
 
 /// Whether a source has been read, or cannot be read.

@@ -265,6 +265,9 @@ async fn profile_with_the_name_of_a_selected_secret_is_reported() {
         hub.store().apply(profile(name)).expect("applied");
     }
     let tasks = Supervisor::new();
+    let mut published = profile("published");
+    published["spec"] = json!({ "clusterManager": { "name": "strait" } });
+    hub.store().apply(published).expect("applied");
     let mut joined = with_sources(own, Some(access), sources, &tasks);
     until(&mut joined, &["capi capi/east", "fleet capi/west"]).await;
     let only = "source fleet: STR0240: the ClusterProfile capi/east is not used";
