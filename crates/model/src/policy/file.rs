@@ -16,6 +16,7 @@ use super::rollout::{self, RolloutText};
 use super::rules::{MassWithdrawal, OwnedNames, ReadBudget, Rules, WhenDark};
 use super::traffic::{self, TrafficText};
 use super::{Policy, RemoteEjection};
+use crate::mesh_config::discovery::{StrictSelector, read_strict};
 use crate::mesh_config::plain;
 use crate::{ClusterId, ImportMode, Mode, NetworkId, is_trust_domain};
 
@@ -63,6 +64,7 @@ struct RulesText {
     identities: Option<Vec<String>>,
     dark_token_grace: Option<String>,
     mcs: Option<McsText>,
+    discovery_selectors: Option<Vec<StrictSelector>>,
 }
 
 #[derive(Deserialize)]
@@ -138,6 +140,11 @@ impl Policy {
             return invalid("kind", format!("is {:?}, not {KIND}", file.kind));
         }
         let mut policy = Policy { mesh: rules("mesh", file.mesh)?, ..Policy::default() };
+        if policy.mesh.discovery_selectors.is_some() {
+            let fact =
+                "is only possible for a cluster; those of all clusters are in the mesh config";
+            return invalid("mesh.discoverySelectors", fact);
+        }
         for (id, text) in file.clusters {
             let field = format!("clusters.{id}");
             let id = cluster(&field, &id)?;
@@ -210,6 +217,13 @@ fn rules(field: &str, text: RulesText) -> Result<Rules, InvalidPolicy> {
             .dark_token_grace
             .map(|text| dark_token_grace(&path_of("darkTokenGrace"), &text))
             .transpose()?,
+        discovery_selectors: text
+            .discovery_selectors
+            .map(|list| {
+                read_strict(list).or_else(|fact| invalid(path_of("discoverySelectors"), fact))
+            })
+            .transpose()?
+            .map(Arc::new),
     })
 }
 
