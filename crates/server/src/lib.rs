@@ -31,6 +31,7 @@ mod kube_secret;
 mod outputs;
 mod outside_issuer;
 mod pressure;
+mod relay_tokens;
 mod relays;
 mod replica_state;
 mod rollout;

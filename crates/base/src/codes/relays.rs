@@ -27,7 +27,8 @@ namespace kube-system. The invitation was not used up.";
     RELAY_INVITATION = "STR0343", "the relay's invitation or token is not valid",
         "Create a new invitation and pass it to the relay: strait cluster invite ID", "\
 An invitation is valid once, until it expires, and until a later invitation for the same ID replaces it. A
-relay that has a certificate renews it without an invitation.";
+relay that has a certificate renews it without an invitation. A token of a service account is accepted if
+`clusters.ID.relay` of the policy file names its issuer, subject and audience, and contains its key.";
 
     /// Enrolment.
     RELAY_CLUSTER = "STR0344", "the relay is in another cluster than its invitation is for",

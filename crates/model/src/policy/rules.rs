@@ -25,6 +25,20 @@ pub(super) struct Rules {
     pub(super) imports: Option<ImportMode>,
     pub(super) adopt_status: Option<bool>,
     pub(super) discovery_selectors: Option<Arc<NamespaceFilter>>,
+    pub(super) relay: Option<RelayTrust>,
+}
+
+/// The token with which relays of a cluster enrol without an invitation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RelayTrust {
+    /// Its issuer.
+    pub issuer: String,
+    /// Its subject: `system:serviceaccount:NAMESPACE:NAME`.
+    pub subject: String,
+    /// Its audience.
+    pub audience: String,
+    /// The keys of the issuer, as a JSON Web Key Set.
+    pub keys: Arc<str>,
 }
 
 /// Names for which only some clusters may provide endpoints.
