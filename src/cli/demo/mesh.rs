@@ -397,6 +397,7 @@ fn serve_args(folder: &Path, address: IpAddr) -> ServeArgs {
         join_virtual_services: false,
         write_status: false,
         keep_gateway_secrets: false,
+        lock_memory: false,
         accept_new_root: false,
         require_client_certificate: false,
         policy_errors: Default::default(),
