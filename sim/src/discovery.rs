@@ -13,10 +13,11 @@ const VERBS: [&str; 8] =
     ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 
 /// Kinds that are only posted and answered, never stored: group, kind, plural.
-const REVIEWS: [(&str, &str, &str); 4] = [
+const REVIEWS: [(&str, &str, &str); 5] = [
     ("authentication.k8s.io", "SelfSubjectReview", "selfsubjectreviews"),
     ("authentication.k8s.io", "TokenReview", "tokenreviews"),
     ("authorization.k8s.io", "SelfSubjectAccessReview", "selfsubjectaccessreviews"),
+    ("authorization.k8s.io", "SelfSubjectRulesReview", "selfsubjectrulesreviews"),
     ("authorization.k8s.io", "SubjectAccessReview", "subjectaccessreviews"),
 ];
 

@@ -34,7 +34,7 @@ use crate::reply::{
     bytes_answer, json_answer, list_answer, object_answer, refuse, respond, with_type,
 };
 use crate::requests::{Request, RequestLog};
-use crate::resource::Family;
+use crate::resource::{Family, RESOURCES};
 use crate::route::{Query, Target};
 use crate::select::Selector;
 use crate::status::ApiError;
@@ -628,6 +628,7 @@ impl ApiServer {
     ) -> Result<Option<Value>, ApiError> {
         let kind = match path {
             "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews" => "SelfSubjectAccessReview",
+            "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews" => "SelfSubjectRulesReview",
             "/apis/authorization.k8s.io/v1/subjectaccessreviews" => "SubjectAccessReview",
             "/apis/authentication.k8s.io/v1/selfsubjectreviews" => "SelfSubjectReview",
             "/apis/authentication.k8s.io/v1/tokenreviews" => "TokenReview",
@@ -642,6 +643,17 @@ impl ApiServer {
                 let asked = text(&review, "/spec/resourceAttributes/resource").unwrap_or_default();
                 let forbidden = Fault::Forbidden { resource: asked.to_owned() };
                 json!({"allowed": !self.faults.has(&forbidden)})
+            }
+            "SelfSubjectRulesReview" => {
+                let plurals = RESOURCES.iter().map(|resource| resource.plural);
+                let is_allowed = |plural: &&str| {
+                    !self.faults.has(&Fault::Forbidden { resource: (*plural).to_owned() })
+                };
+                let resources: Vec<_> = plurals.filter(is_allowed).collect();
+                json!({
+                    "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": resources}],
+                    "nonResourceRules": [], "incomplete": false,
+                })
             }
             "SelfSubjectReview" => json!({"userInfo": {"username": user}}),
             _ => self.review_token(&review),

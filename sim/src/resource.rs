@@ -230,6 +230,7 @@ pub static RESOURCES: &[Resource] = &[
         .with_status()
         .from(Family::MultiCluster),
     grouped(MULTICLUSTER, &["v1alpha1"], "ClusterProfile", "clusterprofiles")
+        .with_status()
         .from(Family::MultiCluster),
     grouped(MULTICLUSTER, &["v1alpha1"], "PlacementDecision", "placementdecisions")
         .from(Family::MultiCluster),

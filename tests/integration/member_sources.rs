@@ -110,7 +110,72 @@ async fn sources_of_the_operator_file_define_members_and_follow_it() {
     })
     .await;
     let found = text(&server.strait(&["check", "policy"]).await);
-    assert!(found.contains("STR0227"), "{found}");
+    assert!(!found.contains("STR0601"), "{found}");
+}
+
+/// Returns the profile of a member, with the access provider `ocm`.
+fn cluster_profile(member: &Member) -> Value {
+    let extension = json!({ "name": "client.authentication.k8s.io/exec", "extension": { "clusterName": "c1" } });
+    let ca = STANDARD.encode(member.api.certificate_authority());
+    json!({
+        "apiVersion": "multicluster.x-k8s.io/v1alpha1", "kind": "ClusterProfile",
+        "metadata": { "name": "east", "namespace": "fleet" },
+        "spec": { "clusterManager": { "name": "ocm" } },
+        "status": {
+            "conditions": [{ "type": "ControlPlaneHealthy", "status": "False" }],
+            "accessProviders": [{ "name": "ocm", "cluster": {
+                "server": member.api.url(), "certificate-authority-data": ca, "extensions": [extension],
+            } }],
+        },
+    })
+}
+
+#[tokio::test]
+async fn program_of_the_provider_file_provides_the_token_of_a_profile() {
+    let east = member("east", 1).await;
+    let setup = Setup::new();
+    let [file, providers, token] =
+        ["members.yaml", "providers.json", "token"].map(|name| setup.path(name));
+    let source = "sources: [{name: inventory, clusterProfiles: {namespace: fleet}, ids: [east]}]";
+    replace(&file, &format!("{HEAD}{source}\n"));
+    let script =
+        format!("printf '{{\"status\": {{\"token\": \"%s\"}}}}' \"$(cat {})\"", token.display());
+    let write = |name: &str| {
+        let exec = json!({
+            "apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "args": ["-c", script],
+        });
+        let provider =
+            json!({ "name": name, "execConfig": exec, "profileSourcedCLIArgsPolicy": "Append" });
+        replace(&providers, &json!({ "providers": [provider] }).to_string());
+    };
+    replace(&token, &east.api.token());
+    write("other");
+    setup.put("profile", &cluster_profile(&east));
+    let setup = setup.with(&[
+        "--members",
+        &file.display().to_string(),
+        "--clusterprofile-provider-file",
+        &providers.display().to_string(),
+    ]);
+    let server = setup.start_ready().await;
+    let refused = in_state(&server, "east", "rejected").await;
+    assert!(refused["reason"].to_string().contains("STR0237"), "{refused}");
+    write("ocm");
+    let live = in_state(&server, "east", "live").await;
+    let credential = &live["credential"];
+    assert_eq!((&credential["kind"], &credential["identity"]), (&json!("identity"), &json!("ocm")));
+    let found = text(&server.strait(&["check", "policy"]).await);
+    assert!(found.contains("STR0227") && found.contains("profileSourcedCLIArgsPolicy"), "{found}");
+
+    // An invalid file keeps the last valid version.
+    replace(&providers, "{}");
+    wait_until(SOON, async || {
+        let policy = server.admin.json("/debug/policy").await;
+        let problem = &policy["members"]["problem"];
+        holds(problem.as_str().is_some_and(|one| one.contains("providers.json")), policy)
+    })
+    .await;
+    in_state(&server, "east", "live").await;
 }
 
 #[tokio::test]
@@ -122,25 +187,12 @@ async fn cluster_profile_becomes_a_member_with_its_providers_token() {
     let access =
         "access: [{provider: ocm, secretReader: {namespace: fleet, name: '{clusterName}-msa'}}]";
     replace(&file, &format!("{HEAD}{source}\n{access}\n"));
-    let extension = json!({ "name": "client.authentication.k8s.io/exec", "extension": { "clusterName": "c1" } });
-    let ca = STANDARD.encode(east.api.certificate_authority());
-    let profile = json!({
-        "apiVersion": "multicluster.x-k8s.io/v1alpha1", "kind": "ClusterProfile",
-        "metadata": { "name": "east", "namespace": "fleet" },
-        "spec": { "clusterManager": { "name": "ocm" } },
-        "status": {
-            "conditions": [{ "type": "ControlPlaneHealthy", "status": "False" }],
-            "accessProviders": [{ "name": "ocm", "cluster": {
-                "server": east.api.url(), "certificate-authority-data": ca, "extensions": [extension],
-            } }],
-        },
-    });
     let secret = json!({
         "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
         "metadata": { "name": "c1-msa", "namespace": "fleet" },
         "stringData": { "token": east.api.token() },
     });
-    setup.put("profile", &profile);
+    setup.put("profile", &cluster_profile(&east));
     setup.put("secret", &secret);
     let setup = setup.with(&["--members", &file.display().to_string()]);
     let server = setup.start_ready().await;

@@ -13,6 +13,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
 use strait_base::hex;
 use strait_base::task::Supervisor;
+use strait_identity::token_signer::Signer;
 use strait_relay::member::{
     self, CertificateStore, EnrolCredential, HubDialler, RelaySettings, RequestList,
 };
@@ -74,6 +75,20 @@ async fn start_relay_to(
     member: &Member,
     (name, state): (&str, &str),
 ) -> Supervisor {
+    let invitation = setup.path(&format!("{name}-invitation"));
+    std::fs::write(&invitation, TOKEN).expect("written");
+    let credential = EnrolCredential::Invitation(invitation);
+    start_relay_with(setup, port, member, (name, state), credential).await
+}
+
+/// Starts a relay that enrols with this credential.
+async fn start_relay_with(
+    setup: &Setup,
+    port: u16,
+    member: &Member,
+    (name, state): (&str, &str),
+    credential: EnrolCredential,
+) -> Supervisor {
     let file = |suffix: &str, text: &str| {
         let path = setup.path(&format!("{name}-{suffix}"));
         std::fs::write(&path, text).expect("written");
@@ -90,7 +105,7 @@ async fn start_relay_to(
             proxy: None,
             proxy_authorization: None,
         },
-        credential: EnrolCredential::Invitation(file("invitation", TOKEN)),
+        credential,
         store: CertificateStore::Folder(setup.path(state)),
         list: RequestList {
             gateway_secrets: Default::default(),
@@ -332,6 +347,45 @@ async fn second_relay_takes_over_without_a_list() {
     west.serve("web", &["10.0.0.1", "10.0.0.3", "10.0.0.4"]);
     web_until(&client, 3).await;
     assert_eq!(server.cluster("west").await["relists"], before);
+}
+
+#[tokio::test]
+async fn relay_enrols_with_a_token_that_the_policy_trusts() {
+    let (east, west) = east_and_west().await;
+    let setup = Setup::new();
+    setup.join(&[&east]);
+    let mut secret = invitation(TOKEN, Duration::from_secs(600), 1);
+    secret["data"] = json!({});
+    setup.put("west", &secret);
+    let signer = Signer::new("https://kubernetes.default.svc.cluster.local", "k");
+    let keys: Value = serde_json::from_str(&signer.keys().to_key_set()).expect("JSON");
+    let relay = json!({
+        "issuer": signer.issuer, "subject": "system:serviceaccount:shop:web",
+        "audience": "strait-hub", "keys": keys,
+    });
+    let policy = |clusters: Value| {
+        json!({ "apiVersion": "strait.dev/v1", "kind": "Policy", "clusters": clusters }).to_string()
+    };
+    let file = setup.path("policy.yaml");
+    replace(&file, &policy(json!({})));
+    let setup = setup.with(&["--policy", &file.display().to_string()]);
+    let server = setup.start().await;
+    let mut claims = signer.claims(std::time::SystemTime::now());
+    claims["aud"] = json!("strait-hub");
+    let token = setup.path("token");
+    std::fs::write(&token, signer.sign(&claims)).expect("written");
+    let (port, names) = (server.bound.xds.port(), ("relay-a", "relay-state"));
+    let credential = EnrolCredential::Token(token);
+    let _relay = start_relay_with(&setup, port, &west, names, credential).await;
+    let waits = |entry: &Value| {
+        entry["reason"].as_str().is_some_and(|one| one.contains("no relay of west has connected"))
+    };
+    server.cluster_until("west", waits).await;
+    assert_eq!(server.admin.json("/debug/relays").await, json!([]));
+    replace(&file, &policy(json!({ "west": { "relay": relay } })));
+    server.cluster_in("west", "live").await;
+    let client = server.connect(&setup, &Proxy::sidecar("east")).await;
+    web_until(&client, 2).await;
 }
 
 #[tokio::test]

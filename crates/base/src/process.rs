@@ -5,7 +5,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process_group, setrlimit};
 
 /// The resource usage of the process.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -83,6 +83,15 @@ pub fn raise_descriptors() -> std::io::Result<Option<(u64, Option<u64>)>> {
     };
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?;
     Ok(Some((before, maximum)))
+}
+
+/// Kills the processes of the group that a child of this process leads. The caller has not waited for
+/// that child yet, so the number belongs to no other process.
+pub fn kill_group(leader: u32) {
+    if let Some(leader) = i32::try_from(leader).ok().and_then(Pid::from_raw) {
+        // The only possible error is that all of them have ended.
+        let _ = kill_process_group(leader, Signal::KILL);
+    }
 }
 
 /// Returns the time since the epoch.

@@ -13,13 +13,14 @@ use strait_base::codes;
 pub struct ConnectProxy {
     /// Its name in messages.
     pub name: Arc<str>,
-    /// `http://HOST:PORT` or `https://HOST:PORT`.
+    /// `http://HOST:PORT`, `https://HOST:PORT` or `socks5://HOST:PORT`.
     pub url: Uri,
     /// The PEM file with the root certificates of an `https` proxy; `None` for the host's own roots.
     pub roots: Option<PathBuf>,
     /// The PEM files with the certificate that authenticates Strait to an `https` proxy, and its key.
     pub certificate: Option<(PathBuf, PathBuf)>,
-    /// The file with the value of the header `Proxy-Authorization`.
+    /// The file with the value of the header `Proxy-Authorization`. A `socks5` proxy receives the user
+    /// name and password in a value of type Basic.
     pub authorization: Option<PathBuf>,
 }
 

@@ -42,7 +42,9 @@ mod probe;
 mod protobuf;
 mod redacted;
 mod request;
+mod rights;
 mod served;
+mod socks;
 pub mod testing;
 #[cfg(test)]
 mod tests;
@@ -83,6 +85,7 @@ pub use pem::{CaBundle, private_key};
 pub use probe::Probed;
 pub use redacted::Redacted;
 pub use request::{Patch, percent_encode};
+pub use rights::OwnRights;
 pub use text::{Moment, NumberOrName, Pairs, Raw};
 pub use transport::{CarriedResponse, Carrier, StreamPermit, Transport};
 pub use watch::ListSelection;

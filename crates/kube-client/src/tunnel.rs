@@ -1,4 +1,4 @@
-//! Connections to API servers through an HTTP proxy (`CONNECT`).
+//! Connections to API servers through an HTTP proxy (`CONNECT`) or a SOCKS 5 proxy.
 //!
 //! The operator defines proxies, so their addresses and files are trusted. TLS to the API server runs
 //! inside the tunnel: the proxy sees the server's name, and never a credential for the server. The
@@ -8,6 +8,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use http::Uri;
 use http::header::HeaderValue;
 use hyper_rustls::MaybeHttpsStream;
@@ -18,8 +20,9 @@ use tower::{BoxError, ServiceExt, service_fn};
 use super::connect_proxy::ConnectProxy;
 use super::dial::{HTTP1, Tls, certificates, set_client_certificate, tcp};
 use super::error::{NotConnected, one_line};
+use super::socks::{self, SocksUser};
 use super::transport::{Hop, HopStream};
-use super::{ApiError, Loopback};
+use super::{ApiError, Loopback, Redacted};
 
 /// The maximum size of a proxy's response in bytes.
 const HEAD_BYTES_MAX: usize = 8 << 10;
@@ -29,18 +32,36 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 impl ConnectProxy {
     /// Opens a tunnel to the host and port of `server`.
     async fn open(&self, server: &Uri) -> Result<HopStream, BoxError> {
-        let host = server.host().unwrap_or_default();
-        let target = format!("{host}:{}", server.port_u16().unwrap_or(443));
+        let target = (server.host().unwrap_or_default(), server.port_u16().unwrap_or(443));
+        match self.url.scheme_str() {
+            Some("socks5") => self.open_socks(target).await,
+            _ => self.open_http(target).await,
+        }
+    }
+
+    /// Opens a tunnel with SOCKS 5.
+    async fn open_socks(&self, target: (&str, u16)) -> Result<HopStream, BoxError> {
+        let user = match &self.authorization {
+            None => None,
+            Some(path) => {
+                let user = basic_user(&self.header_value(path).await?);
+                let fact = || format!("{} does not contain Basic and a user", path.display());
+                Some(user.ok_or_else(|| self.error(fact()))?)
+            }
+        };
+        let mut stream = TokioIo::new(self.dial().await?);
+        let connected = socks::connect(&mut stream, target, user.as_ref()).await;
+        connected.map_err(|fact| self.error(fact))?;
+        Ok(stream.into_inner())
+    }
+
+    /// Opens a tunnel with HTTP's CONNECT.
+    async fn open_http(&self, (host, port): (&str, u16)) -> Result<HopStream, BoxError> {
+        let target = format!("{host}:{port}");
         let mut request = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n").into_bytes();
         if let Some(path) = &self.authorization {
-            let header = self.read(path).await?;
-            let header = header.trim_ascii();
-            if header.is_empty() || HeaderValue::from_bytes(header).is_err() {
-                let fact = format!("{} does not contain one header value", path.display());
-                return Err(self.error(fact));
-            }
             request.extend_from_slice(b"Proxy-Authorization: ");
-            request.extend_from_slice(header);
+            request.extend_from_slice(&self.header_value(path).await?);
             request.extend_from_slice(b"\r\n");
         }
         request.extend_from_slice(b"\r\n");
@@ -92,6 +113,16 @@ impl ConnectProxy {
         tls.connector(tcp, HTTP1).oneshot(self.url.clone()).await.map_err(unreachable)
     }
 
+    /// Returns the header value in a file.
+    async fn header_value(&self, path: &Path) -> Result<Vec<u8>, BoxError> {
+        let header = self.read(path).await?.trim_ascii().to_vec();
+        if header.is_empty() || HeaderValue::from_bytes(&header).is_err() {
+            let fact = format!("{} does not contain one header value", path.display());
+            return Err(self.error(fact));
+        }
+        Ok(header)
+    }
+
     async fn read(&self, path: &Path) -> Result<Vec<u8>, BoxError> {
         let failed = |error: std::io::Error| self.error(format!("{}: {error}", path.display()));
         let file = tokio::fs::File::open(path).await.map_err(failed)?;
@@ -99,6 +130,16 @@ impl ConnectProxy {
         file.take(FILE_BYTES_MAX).read_to_end(&mut bytes).await.map_err(failed)?;
         Ok(bytes)
     }
+}
+
+/// Returns the user in the value of an authorization header of type Basic.
+fn basic_user(header: &[u8]) -> Option<SocksUser> {
+    let (kind, encoded) = std::str::from_utf8(header).ok()?.split_once(' ')?;
+    let decoded =
+        BASE64.decode(encoded.trim()).ok().filter(|_| kind.eq_ignore_ascii_case("basic"))?;
+    let decoded = String::from_utf8(decoded).ok()?;
+    let (name, password) = decoded.split_once(':')?;
+    Some(SocksUser { name: name.to_owned(), password: Redacted::new(password.to_owned()) })
 }
 
 /// Opens connections to the server itself, to addresses that may be dialled, or tunnels through
@@ -190,5 +231,40 @@ mod tests {
         let error = proxy.open(&"https://api.test".parse().expect("a URL")).await;
         let error = error.expect_err("no file").to_string();
         assert!(error.contains("proxy corp: /nowhere/authorization: "), "{error}");
+    }
+
+    #[tokio::test]
+    async fn socks_proxy_needs_a_basic_user_and_its_error_is_one_of_the_proxy() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("authorization");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let proxy = ConnectProxy {
+            name: "corp".into(),
+            url: format!("socks5://{}", listener.local_addr().expect("an address"))
+                .parse()
+                .expect("a URL"),
+            roots: None,
+            certificate: None,
+            authorization: Some(file.clone()),
+        };
+        let server = "https://api.test".parse().expect("a URL");
+        for text in ["Bearer abc", "Basic !", "Basic bm9jb2xvbg=="] {
+            std::fs::write(&file, text).expect("written");
+            let error = proxy.open(&server).await.expect_err(text).to_string();
+            assert!(error.contains("does not contain Basic and a user"), "{error}");
+        }
+        std::fs::write(&file, "Basic bWU6c2VjcmV0\n").expect("written");
+        let refusing = async {
+            let (mut tcp, _) = listener.accept().await.expect("a connection");
+            tcp.write_all(&[5, 2, 1, 1]).await.expect("written");
+            let mut received = vec![0; 4 + 11];
+            tcp.read_exact(&mut received).await.expect("read");
+            received
+        };
+        let (received, opened) = tokio::join!(refusing, proxy.open(&server));
+        assert!(received.ends_with(b"\x02me\x06secret"));
+        let error = ApiError::from_exchange("GET /", &*opened.expect_err("refused"));
+        let ApiError::Unreachable(text) = &error else { panic!("{error:?}") };
+        assert_eq!(text, "STR0356: proxy corp: does not accept the user name and password");
     }
 }

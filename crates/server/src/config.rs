@@ -81,6 +81,16 @@ pub struct ServeArgs {
     #[arg(long, env = "STRAIT_MEMBERS", value_name = "FILE")]
     pub members: Option<PathBuf>,
 
+    /// Access providers of ClusterProfiles in the form of the Cluster Inventory API (JSON), after those in
+    /// --members; reloaded on change
+    #[arg(
+        long,
+        env = "STRAIT_CLUSTERPROFILE_PROVIDER_FILE",
+        value_name = "FILE",
+        requires = "members"
+    )]
+    pub clusterprofile_provider_file: Option<PathBuf>,
+
     /// Address for proxies: ADS and the certificate service, over mTLS
     #[arg(long, env = "STRAIT_XDS_ADDRESS", value_name = "A", default_value = "0.0.0.0:15012")]
     pub xds_address: ListenAddress,

@@ -38,6 +38,7 @@ use strait_model::{RootBundle, WriterRole};
 use strait_relay::hub::RelayHub;
 use strait_sources::clusters::callers::{self, MemberCallers};
 use strait_sources::clusters::credentials::MemberCredentials;
+use strait_sources::clusters::published_profiles::{self, PublishedProfilesConfig};
 use strait_sources::clusters::renewal::{self, RenewalFailures};
 use strait_sources::clusters::status::ClusterStatus;
 use strait_sources::clusters::writer::WriterLease;
@@ -212,6 +213,7 @@ impl ServerInputs {
         tasks.spawn("pods of callers", follow_pods(core.context.clone(), Arc::clone(&callers)));
         let (writes, failures) = (role.clone(), renewal_failures);
         let statuses = &clusters.statuses;
+        publish_profiles(source, &writes, &files.members.value, &clusters, tasks);
         write_to_config_cluster(args, source, writes, &objects, statuses, failures, tasks);
 
         let contact = config_cluster.contact;
@@ -460,6 +462,28 @@ fn write_to_config_cluster(
     tasks.spawn_restarting("token renewal", Duration::from_secs(1), move || {
         let (access, role, objects) = (access.clone(), role.clone(), objects.clone());
         renewal::run(access, role, objects, loopback, failures.clone())
+    });
+}
+
+/// Starts the task that publishes members as ClusterProfiles.
+fn publish_profiles(
+    source: &ConfigOrigin,
+    role: &watch::Receiver<WriterRole>,
+    sources: &watch::Receiver<Arc<MemberSources>>,
+    clusters: &reconciler::ReconcilerOutputs,
+    tasks: &Supervisor,
+) {
+    let Some(config_cluster) = source.config_cluster() else { return };
+    let config = PublishedProfilesConfig {
+        access: config_cluster.access,
+        role: role.clone(),
+        sources: sources.clone(),
+        settled: clusters.settled.clone(),
+        statuses: clusters.statuses.clone(),
+        clients: clusters.clients.clone(),
+    };
+    tasks.spawn_restarting("published profiles", Duration::from_secs(1), move || {
+        published_profiles::run(config.clone())
     });
 }
 

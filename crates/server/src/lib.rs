@@ -31,6 +31,7 @@ mod kube_secret;
 mod outputs;
 mod outside_issuer;
 mod pressure;
+mod relay_tokens;
 mod relays;
 mod replica_state;
 mod rollout;
@@ -207,7 +208,11 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     let source = ConfigOrigin::of(args, &tasks).await?;
     let files = OperatorFiles {
         policy: WatchedFile::start(args.policy.as_ref(), &tasks)?,
-        members: WatchedFile::start(args.members.as_ref(), &tasks)?,
+        members: WatchedFile::start_members(
+            args.members.as_ref(),
+            args.clusterprofile_provider_file.as_ref(),
+            &tasks,
+        )?,
     };
     if let Some(path) = &args.jwks_roots {
         let checked = jwks::check_roots(path);

@@ -158,6 +158,7 @@ impl ServerOutputs {
             trust_domain: inputs.trust_domain.clone(),
             statuses: inputs.statuses.clone(),
             used_invitations: ports.used_invitations,
+            policy: files.policy.value.clone(),
             lifetime: ports.relay_certificate_lifetime,
             replica: relays::replica_name(replicas.name(), move || counted.count(), LOOK, tasks),
             drain: drain.clone(),

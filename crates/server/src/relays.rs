@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use super::relay_tokens;
 use super::used_invitations::UsedInvitations;
 use strait_ads::relays::{RelayFuture, RelayPort, RelayStream};
 use strait_base::codes;
@@ -23,6 +24,7 @@ use strait_base::task::Supervisor;
 use strait_base::time::rfc3339;
 use strait_identity::{Authority, IdentityError, RelayIdentity, ServerIdentity};
 use strait_model::ClusterId;
+use strait_model::policy::Policy;
 use strait_relay::hub::{
     EnrolmentLimits, EnrolmentRefusal, RelayClaims, RelayHub, RelayedMember, ReplicaName,
     SessionEnd, check_uid, invited, read_enrol, read_renew,
@@ -41,6 +43,7 @@ pub(super) struct RelayServiceConfig {
     pub(super) trust_domain: watch::Receiver<Option<Arc<str>>>,
     pub(super) statuses: watch::Receiver<Arc<Vec<ClusterStatus>>>,
     pub(super) used_invitations: UsedInvitations,
+    pub(super) policy: watch::Receiver<Arc<Policy>>,
     /// The lifetime of a relay's certificate.
     pub(super) lifetime: Duration,
     pub(super) replica: watch::Receiver<ReplicaName>,
@@ -174,14 +177,24 @@ impl RelayServiceState {
         let request = read_enrol(body)?;
         let members = self.members()?;
         let now = SystemTime::now();
-        let (cluster, member, invitation) = invited(&members, &request.token, now)?;
+        let by_token =
+            relay_tokens::trusted(&members, &self.config.policy.borrow(), &request.token, now)?;
+        let (cluster, member, invitation) = match by_token {
+            Some((cluster, member)) => (cluster, member, None),
+            None => {
+                let (cluster, member, invitation) = invited(&members, &request.token, now)?;
+                (cluster, member, Some(invitation))
+            }
+        };
         check_uid(cluster, member, &request.cluster_uid, &self.uids())?;
         // Signed first, so that an invalid request does not use the invitation up.
         let response = self.sign(&request.csr, cluster, member.generation, now)?;
-        let invitations = members.values().filter_map(|member| member.invitation);
-        let present = invitations.map(|one| hex::encode(&one.sha256)).collect();
-        let secret = (&*member.secret.0, &*member.secret.1);
-        self.config.used_invitations.record(secret, invitation, &present, now).await?;
+        if let Some(invitation) = invitation {
+            let invitations = members.values().filter_map(|member| member.invitation);
+            let present = invitations.map(|one| hex::encode(&one.sha256)).collect();
+            let secret = (&*member.secret.0, &*member.secret.1);
+            self.config.used_invitations.record(secret, invitation, &present, now).await?;
+        }
         info!(%cluster, peer = %address, expires = response.expires, "relay enrolled");
         Ok(response)
     }

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod clusters;
+pub mod exec;
 pub mod jwks;
 pub mod lifetime;
 pub mod members;

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::members::MemberSources;
+use crate::members::provider_file::ProviderFile;
 use strait_base::codes;
 use strait_base::task::Supervisor;
 use strait_model::policy::{InvalidPolicy, Policy};
@@ -73,6 +74,15 @@ impl OperatorFile for MemberSources {
     }
 }
 
+impl OperatorFile for ProviderFile {
+    const FLAG: &'static str = "--clusterprofile-provider-file";
+    const NAME: &'static str = "access providers";
+
+    fn parse(text: &str) -> Result<Self, InvalidPolicy> {
+        Self::parse(text)
+    }
+}
+
 /// Keeps a value up to date with its file. An invalid file keeps the last valid value.
 pub struct FileWatcher<T> {
     path: PathBuf,
@@ -114,6 +124,57 @@ impl<T: OperatorFile> WatchedFile<T> {
         let (watcher, watched) = FileWatcher::open(path.clone())?;
         tasks.spawn(T::NAME, watcher.run());
         Ok(watched)
+    }
+}
+
+impl WatchedFile<MemberSources> {
+    /// Reads the operator file and the file of access providers, and starts to watch both. The access
+    /// in the operator file precedes the providers of the other file.
+    ///
+    /// # Errors
+    /// Fails if one of the files cannot be used.
+    pub fn start_members(
+        members: Option<&PathBuf>,
+        providers: Option<&PathBuf>,
+        tasks: &Supervisor,
+    ) -> Result<Self, PolicyError> {
+        let own = Self::start(members, tasks)?;
+        if providers.is_none() {
+            return Ok(own);
+        }
+        let more = WatchedFile::<ProviderFile>::start(providers, tasks)?;
+        let (own_now, more_now) = (own.clone(), more.clone());
+        let join = move || {
+            let value = own_now.value.borrow().with_providers(&more_now.value.borrow());
+            let problems = [&own_now.problem, &more_now.problem];
+            let problem = problems.iter().find_map(|problem| problem.borrow().clone());
+            (Arc::new(value), problem)
+        };
+        let (value, problem) = join();
+        let (value, joined) = watch::channel(value);
+        let (problem, joined_problem) = watch::channel(problem);
+        tasks.spawn("member sources and access providers", async move {
+            let (mut own, mut more) = (own, more);
+            loop {
+                let changed = tokio::select! {
+                    changed = own.value.changed() => changed,
+                    changed = own.problem.changed() => changed,
+                    changed = more.value.changed() => changed,
+                    changed = more.problem.changed() => changed,
+                };
+                if changed.is_err() {
+                    return;
+                }
+                let (new_value, new_problem) = join();
+                value.send_if_modified(|current| {
+                    let differs = *current != new_value;
+                    *current = new_value;
+                    differs
+                });
+                problem.send_replace(new_problem);
+            }
+        });
+        Ok(Self { value: joined, problem: joined_problem })
     }
 }
 

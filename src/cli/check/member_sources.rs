@@ -12,9 +12,10 @@ pub(super) fn findings(members: &MemberSourcesFile) -> Vec<Value> {
     let object = || "members".to_owned();
     let file = members.problem.as_deref();
     let file = file.map(|fact| problem("policy", &codes::POLICY, object(), fact));
-    let sources = members.sources.iter();
-    let sources =
-        sources.map(|fact| problem("policy", &codes::SOURCE_UNREADABLE, object(), text(fact)));
+    let sources = members.sources.iter().map(|fact| {
+        let code = codes::named(fact).unwrap_or(&codes::SOURCE_UNREADABLE);
+        problem("policy", code, object(), text(fact))
+    });
     let unused = members.unused.iter().map(|field| {
         let fact = format!("{}: this version validates it, and does not use it", text(field));
         note("policy", &codes::NOT_AVAILABLE, object(), fact)
@@ -62,6 +63,18 @@ mod tests {
 
     use super::*;
     use crate::cli::output::tests::typed;
+
+    #[test]
+    fn problem_of_a_source_has_the_code_in_its_text() {
+        let sources = json!([
+            "source a: STR0240: the ClusterProfile a/b is not used",
+            "source b: Secrets of namespace b: STR0231: not permitted",
+            "source c: cannot connect",
+        ]);
+        let found = findings(&typed(json!({ "sources": sources })));
+        let codes: Vec<_> = found.iter().map(|finding| finding["code"].as_str()).collect();
+        assert_eq!(codes, [Some("STR0240"), Some("STR0231"), Some("STR0231")]);
+    }
 
     #[test]
     fn token_that_is_valid_at_several_members_is_reported_once() {

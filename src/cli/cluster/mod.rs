@@ -97,6 +97,7 @@ pub(crate) const CLUSTERS: ListedKind<Cluster> = ListedKind {
             Column::wide("TRUST DOMAIN", |row, _| text(&row.trust_domain).into()),
             Column::wide("OBJECTS", |row, _| text(&row.objects).into()),
             Column::wide("RELISTS", |row, _| text(&row.relists).into()),
+            Column::wide("MISSING RIGHTS", |row, _| missing_rights(row)),
             Column::new("REASON", |row, _| text(&row.reason).into()),
         ],
     },
@@ -109,6 +110,14 @@ pub(crate) fn is_well(row: &Cluster) -> bool {
         ClusterState::Syncing => codes::named(row.reason.as_deref().unwrap_or_default()).is_none(),
         ClusterState::Live | ClusterState::Paused | ClusterState::Draining => true,
         _ => false,
+    }
+}
+
+/// Returns the permissions that the reader lacks.
+fn missing_rights(row: &Cluster) -> Cell {
+    match row.missing_rights.is_empty() {
+        true => "<none>".into(),
+        false => Cell::doubtful(row.missing_rights.join(", ")),
     }
 }
 

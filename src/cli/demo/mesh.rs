@@ -367,6 +367,7 @@ fn serve_args(folder: &Path, address: IpAddr) -> ServeArgs {
         mesh_networks: None,
         policy: None,
         members: None,
+        clusterprofile_provider_file: None,
         xds_address: (address, 0).into(),
         admin_address: (IpAddr::from([127, 0, 0, 1]), 0).into(),
         admin_host: Vec::new(),

@@ -19,17 +19,17 @@ identity must list the server and have the role.";
 
     /// The server is not listed.
     IDENTITY_SERVER = "STR0226", "the identity may not be used at this server",
-        "If it may receive the token, add it to `servers` of the identity in the --members file.", "\
-Strait sends a token that it obtained itself only to the servers that the identity lists. Otherwise the
-author of one object could redirect the token to any host. Types `aws`, `google` and `azure` have default
-servers; `servers` replaces them. No request was sent.";
+        "If it may receive the token, add it to `servers` of the identity or program in the --members file.", "\
+Strait sends a token that it obtained itself only to the servers that the identity or the program lists.
+Otherwise the author of one object could redirect the token to any host. Types `aws`, `google` and `azure`
+have default servers; `servers` replaces them. No request was sent.";
 
     /// A type that this version does not implement.
     NOT_AVAILABLE = "STR0227", "this version cannot reach the member in this way",
         "Use a type or an object that this version implements: docs/reference/member-sources.md", "\
-The --members file may define socks5 proxies and programs, and an object may select them. This version
-checks these definitions but does not implement them. The member is refused instead of being read without
-the requested setting. A member is also refused if its identity of type aws has no credentials.";
+The object or the --members file requests a setting that this version validates but does not implement. The
+member is refused instead of being read without the setting. A member is also refused if its identity of type
+aws has no credentials.";
 
     /// A credential and an identity.
     CREDENTIAL_AMBIGUOUS = "STR0228", "the object names two ways to authenticate",
@@ -62,10 +62,10 @@ reading a namespace means that Strait's account may read all Secrets in it.";
 
     /// An issuer fails.
     IDENTITY_FAILED = "STR0232", "an identity has no token",
-        "Check the file or the endpoint that the message names. Strait retries automatically.", "\
+        "Check the file, endpoint or program that the message names. Strait retries automatically.", "\
 Strait could not obtain or renew the token of an identity. The previous token stays in use until it expires.
 After that, the members with this identity are shown as authFailed. The message contains the issuer's
-answer, never a token.";
+answer or the last line of a program's stderr, never a token.";
 
     /// cluster-admin from Cluster API.
     ADMIN_CREDENTIAL = "STR0233", "a member is read with an administrator's client certificate",
@@ -108,6 +108,28 @@ live with its last credential.";
         "Set the annotation strait.dev/cluster-id on the ClusterProfile to rename the member.", "\
 The property cluster.clusterset.k8s.io of a ClusterProfile defines the cluster ID. If the property changes
 later, the member is not renamed, because proxies carry its ID.";
+
+    /// A Secret and a profile with one name.
+    NAME_OF_ANOTHER_KIND = "STR0240", "a ClusterProfile and a Secret have the same name",
+        "Rename one of the objects, or change a selector in the --members file so that only one is selected.", "\
+Members are known by the namespace and name of the object that defines them. If sources select a Secret and
+a ClusterProfile with the same name in one namespace, only the object of the first source is used. A Secret
+of the system namespace precedes the objects of all sources.";
+
+    /// A placement without decisions.
+    PLACEMENT_UNDECIDED = "STR0241", "the placement of a member source has no decision",
+        "Check `placement` of the source in the --members file, and the scheduler that writes the decisions.", "\
+A placement that selects no cluster has a PlacementDecision with an empty list. Without any
+PlacementDecision, the scheduler has not decided yet, or the placement was deleted. The members of the last
+complete decisions stay.";
+
+    /// `publishProfiles`.
+    PROFILES_UNPUBLISHED = "STR0242", "a ClusterProfile of a member cannot be published",
+        "Grant Strait the rights on clusterprofiles that the chart grants, install their CRD, or rename the
+profile of the other manager.", "\
+`publishProfiles` in the --members file publishes the members as ClusterProfiles. Strait changes only profiles
+whose manager it is: if another manager has a profile with the ID of a member, that member is not published.
+Members themselves are not affected.";
 
     /// The annotation `strait.dev/self-renew`, if Strait cannot renew the credential.
     SELF_RENEW_UNUSED = "STR0236", "the annotation strait.dev/self-renew has no effect",

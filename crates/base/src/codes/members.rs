@@ -58,8 +58,7 @@ The other one takes over immediately if the first is deleted. No endpoint is los
         "Define the proxy under `proxies` in the --members file, or use an address that the control plane
 reaches directly.", "\
 `proxy-url` is accepted only if it is the URL of a proxy in the --members file: otherwise the author of the
-Secret would choose the destination of the connection, and Strait could not check the dialled address.
-Commands of the CLI use no proxy.";
+Secret would choose the destination of the connection, and Strait could not check the dialled address.";
 
     /// A loopback API server.
     LOOPBACK_SERVER = "STR0209", "the API server's address is a loopback address",

@@ -27,7 +27,8 @@ namespace kube-system. The invitation was not used up.";
     RELAY_INVITATION = "STR0343", "the relay's invitation or token is not valid",
         "Create a new invitation and pass it to the relay: strait cluster invite ID", "\
 An invitation is valid once, until it expires, and until a later invitation for the same ID replaces it. A
-relay that has a certificate renews it without an invitation.";
+relay that has a certificate renews it without an invitation. A token of a service account is accepted if
+`clusters.ID.relay` of the policy file names its issuer, subject and audience, and contains its key.";
 
     /// Enrolment.
     RELAY_CLUSTER = "STR0344", "the relay is in another cluster than its invitation is for",
@@ -81,10 +82,10 @@ connection. The member is stale until the API server responds.";
     /// A proxy fails.
     PROXY_FAILED = "STR0356", "the proxy does not connect to the API server",
         "Check the proxy, its rules for this server, and its entry under `proxies` in the --members file.", "\
-The member is reached through an HTTP proxy (CONNECT). The message contains the name and the response of the
-proxy, for example 407 (authorization not accepted), 403 (server refused by the proxy's rules) or 502
-(server unreachable). The last known state of the member stays in use. TLS to the API server runs inside the
-connection, so the proxy sees no credential of the member.";
+The member is reached through an HTTP proxy (CONNECT) or a SOCKS 5 proxy. The message contains the name and the
+response of the proxy, for example 407 (authorization not accepted), 403 (server refused by the proxy's rules) or
+502 (server unreachable). The last known state of the member stays in use. TLS to the API server runs inside
+the connection, so the proxy sees no credential of the member.";
 
     /// A proxy that is not defined.
     PROXY_UNKNOWN = "STR0357", "the proxy is not defined",

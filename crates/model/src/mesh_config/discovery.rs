@@ -1,4 +1,5 @@
-//! `discoverySelectors` of the mesh config: Kubernetes label selectors on namespaces.
+//! `discoverySelectors` of the mesh config and of the policy file: Kubernetes label selectors on
+//! namespaces.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,6 +25,41 @@ struct RawExpression {
     operator: String,
     #[serde(default)]
     values: BTreeSet<Arc<str>>,
+}
+
+/// A selector of the policy file, in which unknown fields are refused.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct StrictSelector {
+    #[serde(default)]
+    match_labels: Labels,
+    #[serde(default)]
+    match_expressions: Vec<StrictExpression>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StrictExpression {
+    key: Arc<str>,
+    operator: String,
+    #[serde(default)]
+    values: BTreeSet<Arc<str>>,
+}
+
+/// Parses the selectors of the policy file.
+///
+/// # Errors
+/// As [`read`].
+pub(crate) fn read_strict(selectors: Vec<StrictSelector>) -> Result<NamespaceFilter, String> {
+    let expression = |strict: StrictExpression| {
+        let StrictExpression { key, operator, values } = strict;
+        RawExpression { key, operator, values }
+    };
+    let selectors = selectors.into_iter().map(|strict| RawSelector {
+        match_labels: strict.match_labels,
+        match_expressions: strict.match_expressions.into_iter().map(expression).collect(),
+    });
+    read(selectors.collect())
 }
 
 /// Parses the selectors.

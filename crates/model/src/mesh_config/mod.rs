@@ -8,7 +8,7 @@ pub mod command_operators;
 mod config;
 mod default_config;
 mod default_providers;
-mod discovery;
+pub(crate) mod discovery;
 mod duration;
 mod ingress;
 mod limits;

@@ -13,9 +13,10 @@ use super::invalid::{InvalidPolicy, bytes, duration, invalid};
 use super::names::ServiceNames;
 use super::preference::{Preference, Tier};
 use super::rollout::{self, RolloutText};
-use super::rules::{MassWithdrawal, OwnedNames, ReadBudget, Rules, WhenDark};
+use super::rules::{MassWithdrawal, OwnedNames, ReadBudget, RelayTrust, Rules, WhenDark};
 use super::traffic::{self, TrafficText};
 use super::{Policy, RemoteEjection};
+use crate::mesh_config::discovery::{StrictSelector, read_strict};
 use crate::mesh_config::plain;
 use crate::{ClusterId, ImportMode, Mode, NetworkId, is_trust_domain};
 
@@ -63,6 +64,8 @@ struct RulesText {
     identities: Option<Vec<String>>,
     dark_token_grace: Option<String>,
     mcs: Option<McsText>,
+    discovery_selectors: Option<Vec<StrictSelector>>,
+    relay: Option<RelayTrustText>,
 }
 
 #[derive(Deserialize)]
@@ -71,6 +74,15 @@ struct McsText {
     /// A text; `off` is read as a boolean by some YAML parsers.
     imports: Option<Value>,
     adopt: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct RelayTrustText {
+    issuer: String,
+    subject: String,
+    audience: String,
+    keys: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -138,6 +150,14 @@ impl Policy {
             return invalid("kind", format!("is {:?}, not {KIND}", file.kind));
         }
         let mut policy = Policy { mesh: rules("mesh", file.mesh)?, ..Policy::default() };
+        if policy.mesh.discovery_selectors.is_some() {
+            let fact =
+                "is only possible for a cluster; those of all clusters are in the mesh config";
+            return invalid("mesh.discoverySelectors", fact);
+        }
+        if policy.mesh.relay.is_some() {
+            return invalid("mesh.relay", "is only possible for a cluster");
+        }
         for (id, text) in file.clusters {
             let field = format!("clusters.{id}");
             let id = cluster(&field, &id)?;
@@ -210,7 +230,39 @@ fn rules(field: &str, text: RulesText) -> Result<Rules, InvalidPolicy> {
             .dark_token_grace
             .map(|text| dark_token_grace(&path_of("darkTokenGrace"), &text))
             .transpose()?,
+        discovery_selectors: text
+            .discovery_selectors
+            .map(|list| {
+                read_strict(list).or_else(|fact| invalid(path_of("discoverySelectors"), fact))
+            })
+            .transpose()?
+            .map(Arc::new),
+        relay: text.relay.map(|text| relay_trust(&path_of("relay"), text)).transpose()?,
     })
+}
+
+fn relay_trust(field: &str, text: RelayTrustText) -> Result<RelayTrust, InvalidPolicy> {
+    let RelayTrustText { issuer, subject, audience, keys } = text;
+    for (name, text) in [("issuer", &issuer), ("audience", &audience)] {
+        if text.is_empty() {
+            return invalid(format!("{field}.{name}"), "is empty");
+        }
+    }
+    if !subject.starts_with("system:serviceaccount:") {
+        let fact = format!("{subject:?} is not system:serviceaccount:NAMESPACE:NAME");
+        return invalid(format!("{field}.subject"), fact);
+    }
+    // A text contains the key set as JSON.
+    let keys = match keys {
+        Some(Value::String(text)) => text,
+        Some(set @ Value::Object(_)) => set.to_string(),
+        _ => {
+            let fact =
+                "is not the JSON Web Key Set of the issuer (kubectl get --raw /openid/v1/jwks)";
+            return invalid(format!("{field}.keys"), fact);
+        }
+    };
+    Ok(RelayTrust { issuer, subject, audience, keys: keys.into() })
 }
 
 fn mcs(field: &str, text: &McsText) -> Result<(Option<ImportMode>, Option<bool>), InvalidPolicy> {

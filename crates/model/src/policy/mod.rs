@@ -23,10 +23,10 @@ pub use self::invalid::InvalidPolicy;
 pub use self::names::ServiceNames;
 pub use self::preference::{Preference, Rank, Tier};
 pub use self::rollout::{RolloutLimits, RolloutPlan};
-pub use self::rules::{MassWithdrawal, ReadBudget, WhenDark};
+pub use self::rules::{MassWithdrawal, ReadBudget, RelayTrust, WhenDark};
 use self::rules::{OwnedNames, Rules};
 pub use self::traffic::{DefaultVisibility, ForeignBytes, ForeignHostsMode, TrafficLimits};
-use crate::{ClusterId, ImportMode, Mode, NetworkId};
+use crate::{ClusterId, ImportMode, Mode, NamespaceFilter, NetworkId};
 use strait_base::address::special;
 
 /// The active rules.
@@ -133,6 +133,16 @@ impl Policy {
     pub fn adopts_import_status(&self, cluster: &ClusterId) -> bool {
         let rule = self.rule(cluster, "mcs.adopt", |rules| rules.adopt_status);
         rule.is_some_and(|(adopts, _)| adopts)
+    }
+
+    /// Returns the namespaces of a cluster that belong to the mesh; `None` if the mesh config decides.
+    pub fn discovery_selectors(&self, cluster: &ClusterId) -> Option<&Arc<NamespaceFilter>> {
+        self.clusters.get(cluster)?.discovery_selectors.as_ref()
+    }
+
+    /// Returns the clusters whose relays may enrol with a token, each with the token.
+    pub fn relay_trusts(&self) -> impl Iterator<Item = (&ClusterId, &RelayTrust)> {
+        self.clusters.iter().filter_map(|(id, rules)| Some((id, rules.relay.as_ref()?)))
     }
 
     /// Returns the limits of reading a cluster.

@@ -1,12 +1,13 @@
 //! The rules of a policy file, as plain values.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
 
 use super::names::ServiceNames;
-use crate::{ClusterId, ImportMode, Mode, NetworkId};
+use crate::{ClusterId, ImportMode, Mode, NamespaceFilter, NetworkId};
 
 /// The rules for a cluster; a rule that is not set is taken from the mesh.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -23,6 +24,21 @@ pub(super) struct Rules {
     pub(super) dark_token_grace: Option<Duration>,
     pub(super) imports: Option<ImportMode>,
     pub(super) adopt_status: Option<bool>,
+    pub(super) discovery_selectors: Option<Arc<NamespaceFilter>>,
+    pub(super) relay: Option<RelayTrust>,
+}
+
+/// The token with which relays of a cluster enrol without an invitation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RelayTrust {
+    /// Its issuer.
+    pub issuer: String,
+    /// Its subject: `system:serviceaccount:NAMESPACE:NAME`.
+    pub subject: String,
+    /// Its audience.
+    pub audience: String,
+    /// The keys of the issuer, as a JSON Web Key Set.
+    pub keys: Arc<str>,
 }
 
 /// Names for which only some clusters may provide endpoints.

@@ -199,6 +199,23 @@ fn misspelt_rule_is_reported_with_its_location() {
         ("mesh: {mode: off}", "mesh.mode", "not one of normal"),
         ("clusters: {East: {}}", "clusters.East", "can't be a cluster ID"),
         ("clusters: {east: {addresses: [a]}}", "clusters.east.addresses[0]", "not a range"),
+        ("mesh: {discoverySelectors: []}", "mesh.discoverySelectors", "in the mesh config"),
+        ("clusters: {east: {discoverySelectors: [{matchLabel: {}}]}}", "", "unknown field"),
+        (
+            "clusters: {east: {discoverySelectors: [{matchExpressions: [{key: a, operator: In}]}]}}",
+            "clusters.east.discoverySelectors",
+            "In on a needs values",
+        ),
+        (
+            "clusters: {east: {relay: {issuer: a, subject: b, audience: c, keys: {}}}}",
+            "clusters.east.relay.subject",
+            "system:serviceaccount",
+        ),
+        (
+            "clusters: {east: {relay: {issuer: a, subject: 'system:serviceaccount:a:b', audience: c}}}",
+            "clusters.east.relay.keys",
+            "JSON Web Key Set",
+        ),
         ("mesh: {mcs: {imports: all}}", "mesh.mcs.imports", "not one of off, names, full"),
         ("clusters: {east: {mcs: {imports: true}}}", "clusters.east.mcs.imports", "not one of off"),
         ("mesh: {mcs: {adopt: all}}", "mesh.mcs.adopt", "not one of none, status"),

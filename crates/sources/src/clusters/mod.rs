@@ -14,6 +14,7 @@ pub mod heap;
 pub mod kubeconfig;
 mod outdated_status;
 pub mod plan;
+pub mod published_profiles;
 pub mod reconciler;
 mod remembered;
 pub mod renewal;

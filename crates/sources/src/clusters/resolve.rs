@@ -12,7 +12,9 @@ use super::formats::{
 use super::kubeconfig::{self, KubeconfigRefusal, ServerOverride};
 use super::secret::{MemberSecret, MemberSpec};
 use crate::members::book::TokenBook;
-use crate::members::profile::{ClusterProfile, ProviderAccessKind, ProviderSecret};
+use crate::members::profile::{
+    AccessProvider, ClusterProfile, ProviderAccessKind, ProviderProgram, ProviderSecret,
+};
 use crate::members::{IdentityKind, MemberIdentity, MemberSources};
 use crate::store::{ObjectName, WatchedSecret};
 use strait_base::codes;
@@ -55,9 +57,16 @@ pub(super) fn resolve(
             (None, Ok(spec)) => {
                 let chosen = match &secret.profile {
                     Some(profile) => choose_provider(profile, spec, sources, provider_secrets),
-                    None => Ok(()),
+                    None => Ok(None),
                 };
-                chosen.and_then(|()| resolve_member(id, spec, sources, book)).err()
+                let resolved = chosen.and_then(|program| {
+                    resolve_member(id, spec, sources, book)?;
+                    if let Some(program) = program {
+                        program.authenticate(spec, book)?;
+                    }
+                    Ok(())
+                });
+                resolved.err()
             }
             (None, Err(_)) => None,
         };
@@ -71,14 +80,43 @@ pub(super) fn resolve(
 /// The Secrets with the credentials for clusters of ClusterProfiles.
 pub(super) type ProviderSecrets = BTreeMap<ObjectName, Arc<WatchedSecret>>;
 
+/// A program that prints the token for the cluster of a profile.
+struct ChosenProgram<'a> {
+    program: &'a ProviderProgram,
+    provider: &'a AccessProvider,
+}
+
+impl ChosenProgram<'_> {
+    /// Sets the credential of the member, if its server may receive the token.
+    fn authenticate(
+        self,
+        spec: &mut MemberSpec,
+        book: &TokenBook,
+    ) -> Result<(), KubeconfigRefusal> {
+        let Self { program, provider } = self;
+        let (name, host) = (&provider.name, spec.access.server.host().unwrap_or_default());
+        if !program.may_reach(host) {
+            let field = format!("status.accessProviders[{name}]");
+            let fact = format!(
+                "selects a program whose servers do not include {host}; to allow it, add {host} to servers of access entry {name}"
+            );
+            return Err(KubeconfigRefusal::new(&codes::IDENTITY_SERVER, field, fact));
+        }
+        let cluster = provider.cluster_info(&spec.access);
+        let feed = book.feed_of_program(name, program.program_for(provider), cluster);
+        spec.access.credential = ApiCredential::Issued(feed);
+        Ok(())
+    }
+}
+
 /// Sets the access of a profile's member: the provider that the operator file selects, and its
-/// credential.
-fn choose_provider(
-    profile: &ClusterProfile,
+/// credential. Returns the program that provides it, if one does.
+fn choose_provider<'a>(
+    profile: &'a ClusterProfile,
     spec: &mut MemberSpec,
-    sources: &MemberSources,
+    sources: &'a MemberSources,
     provider_secrets: &ProviderSecrets,
-) -> Result<(), KubeconfigRefusal> {
+) -> Result<Option<ChosenProgram<'a>>, KubeconfigRefusal> {
     let Some((kind, provider)) = profile.choose(&sources.access) else {
         let listed = profile.providers.iter().map(|provider| provider.name.as_str());
         let listed: Vec<_> = listed.collect();
@@ -99,13 +137,13 @@ fn choose_provider(
         return Err(KubeconfigRefusal::new(&codes::PROFILE_PROVIDER, field(), fact));
     };
     let (mut access, proxy_url) = read.access.clone()?;
+    let mut chosen_program = None;
     match kind {
         ProviderAccessKind::Identity(name) => {
             spec.reach.identity = Some(IdentityChoice::Named(Arc::clone(name)));
         }
-        ProviderAccessKind::Program => {
-            let fact = "selects a program, which this version does not run";
-            return Err(KubeconfigRefusal::new(&codes::NOT_AVAILABLE, field(), fact));
+        ProviderAccessKind::Program(program) => {
+            chosen_program = Some(ChosenProgram { program, provider });
         }
         ProviderAccessKind::SecretReader { .. }
         | ProviderAccessKind::KubeconfigSecretReader { .. } => {
@@ -120,7 +158,7 @@ fn choose_provider(
     }
     spec.access = access;
     spec.reach = std::mem::take(&mut spec.reach).with_proxy_url(proxy_url);
-    Ok(())
+    Ok(chosen_program)
 }
 
 /// Returns the credential in the Secret of a provider.
@@ -248,20 +286,21 @@ fn proxy(
         let fact = format!("{host} is never connected through a proxy, which would resolve it");
         return Err(KubeconfigRefusal::new(&codes::PROXY_SERVER, field, fact));
     }
-    match &proxy.connect {
-        Some(connect) => Ok(Some(Arc::clone(connect))),
-        None => {
-            let fact = format!("selects proxy {name}; this version does not implement socks5");
-            Err(KubeconfigRefusal::new(&codes::NOT_AVAILABLE, field, fact))
-        }
-    }
+    Ok(Some(Arc::clone(&proxy.connect)))
 }
 
-/// Whether the operator file still defines the proxy of an access, for this server.
+/// Whether the operator file still defines the proxy and the issuer of the token of an access, for
+/// this server.
 pub(super) fn permits(sources: &MemberSources, access: &Access) -> bool {
-    let Some(proxy) = &access.proxy else { return true };
     let host = access.server.host().unwrap_or_default();
-    sources.proxies.iter().any(|listed| listed.url == proxy.url && listed.may_reach(host))
+    let has_proxy = access.proxy.as_ref().is_none_or(|proxy| {
+        sources.proxies.iter().any(|listed| listed.url == proxy.url && listed.may_reach(host))
+    });
+    has_proxy
+        && match &access.credential {
+            ApiCredential::Issued(feed) => sources.issues(feed.identity(), host),
+            _ => true,
+        }
 }
 
 /// Returns the refusal of an object with the URL of a proxy that the operator file does not define.

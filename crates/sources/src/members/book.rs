@@ -9,7 +9,8 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, SystemTime};
 
-use tokio::sync::{Notify, watch};
+use serde_json::Value;
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
@@ -18,13 +19,16 @@ use super::obtained::ObtainedToken;
 use super::token_endpoint::TokenFailure;
 use super::token_source::TokenSource;
 use super::{IdentityKind, MemberIdentity};
+use crate::exec::Program;
 use strait_base::codes;
 use strait_base::lock::lock;
 use strait_base::task::Supervisor;
 use strait_kube_client::{Access, Backoff, IssuedToken, TokenFeed};
 
-/// The time limit of obtaining one token.
-const LIMIT: Duration = Duration::from_secs(30);
+/// The time limit of obtaining one token. A program has a shorter one, whose message names it.
+const LIMIT: Duration = Duration::from_secs(35);
+/// The number of programs that run at once.
+const PROGRAMS_MAX: usize = 4;
 /// The minimum time between two renewals because a server refused the token.
 const FORCED_INTERVAL: Duration = Duration::from_secs(30);
 /// The pauses after failures.
@@ -39,14 +43,24 @@ pub struct TokenBook {
     /// The AWS credentials of each identity in use, with the settings that they were created for.
     /// The tasks own them.
     sessions: Mutex<BTreeMap<Arc<str>, Weak<AwsSession>>>,
+    /// Limits the number of programs that run at once.
+    turns: Arc<Semaphore>,
 }
 
-/// Key of a token: the name of the identity, and the audience or the name of the cluster in the cloud.
+/// Key of a token: the name of the identity or of the provider, and the audience, the name of the
+/// cluster in the cloud or the description of the cluster.
 type TokenKey = (Arc<str>, String);
+
+/// The settings that a token depends on.
+#[derive(Debug, PartialEq)]
+enum TokenOrigin {
+    Identity(IdentityKind),
+    Program(Program),
+}
 
 #[derive(Debug)]
 struct TokenEntry {
-    kind: IdentityKind,
+    origin: TokenOrigin,
     state: watch::Sender<IssuedToken>,
     refused: Arc<Notify>,
 }
@@ -55,7 +69,8 @@ impl TokenBook {
     /// Creates an empty book. `hub` is the access to the config cluster.
     pub fn new(hub: Option<watch::Receiver<Access>>, tasks: &Supervisor) -> Self {
         let (entries, sessions) = (Arc::default(), Mutex::default());
-        Self { hub, tasks: tasks.clone(), entries, sessions }
+        let turns = Arc::new(Semaphore::new(PROGRAMS_MAX));
+        Self { hub, tasks: tasks.clone(), entries, sessions, turns }
     }
 
     /// Returns the token of an identity for a member. `cluster` is the member's name in the cloud.
@@ -108,18 +123,32 @@ impl TokenBook {
                 (audience.clone(), TokenSource::Exchange { identity, audience })
             }
         };
-        let key = (Arc::clone(&identity.name), parameter);
+        let origin = TokenOrigin::Identity(identity.kind.clone());
+        Ok(self.feed_of((Arc::clone(&identity.name), parameter), origin, source))
+    }
+
+    /// Returns the token that a program prints for the cluster with this description.
+    pub fn feed_of_program(&self, provider: &str, program: Program, cluster: Value) -> TokenFeed {
+        // Begins with a brace, which no other parameter does.
+        let key = (provider.into(), cluster.to_string());
+        let turns = Arc::clone(&self.turns);
+        let source = TokenSource::Program { program: Box::new(program.clone()), cluster, turns };
+        self.feed_of(key, TokenOrigin::Program(program), source)
+    }
+
+    /// Returns the token of the running task, otherwise of a new one that obtains it from `source`.
+    fn feed_of(&self, key: TokenKey, origin: TokenOrigin, source: TokenSource) -> TokenFeed {
+        let name = Arc::clone(&key.0);
         let mut entries = lock(&self.entries);
-        if let Some(entry) = entries.get(&key).filter(|entry| entry.kind == identity.kind) {
+        if let Some(entry) = entries.get(&key).filter(|entry| entry.origin == origin) {
             let (state, refused) = (entry.state.subscribe(), Arc::clone(&entry.refused));
-            return Ok(TokenFeed::new(Arc::clone(&identity.name), state, refused));
+            return TokenFeed::new(name, state, refused);
         }
         let (state, receiver) = watch::channel(IssuedToken::default());
         let refused = Arc::<Notify>::default();
-        let kind = identity.kind.clone();
         entries.insert(
             key.clone(),
-            TokenEntry { kind, state: state.clone(), refused: Arc::clone(&refused) },
+            TokenEntry { origin, state: state.clone(), refused: Arc::clone(&refused) },
         );
         let task = TokenTask {
             key,
@@ -128,8 +157,8 @@ impl TokenBook {
             refused: Arc::clone(&refused),
             entries: Arc::clone(&self.entries),
         };
-        self.tasks.spawn(format!("identity {}", identity.name), task.run());
-        Ok(TokenFeed::new(Arc::clone(&identity.name), receiver, refused))
+        self.tasks.spawn(format!("identity {name}"), task.run());
+        TokenFeed::new(name, receiver, refused)
     }
 }
 
@@ -177,8 +206,10 @@ impl TokenTask {
         let identity = &self.key.0;
         let mut again = AGAIN;
         loop {
+            let turn = self.meanwhile(self.source.turn()).await;
             let began = Instant::now();
             let obtained = self.meanwhile(timeout(LIMIT, self.source.obtain())).await;
+            drop(turn);
             let limit = || format!("no answer within {} s", LIMIT.as_secs());
             let obtained = obtained.unwrap_or_else(|_| Err(limit().into()));
             let mut earliest = began + FORCED_INTERVAL;

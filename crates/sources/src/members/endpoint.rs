@@ -59,6 +59,20 @@ pub(super) fn parse_url(text: &str) -> Result<Uri, String> {
     Ok(uri)
 }
 
+/// Parses the URL of a proxy.
+///
+/// # Errors
+/// Returns the problem, without the text, which may contain a password.
+pub(crate) fn parse_proxy_url(text: &str) -> Result<Uri, String> {
+    let url = parse_url(text)?;
+    let is_bare = matches!(url.path(), "" | "/");
+    let is_known = matches!(url.scheme_str(), Some("http" | "https" | "socks5"));
+    match is_known && url.port().is_some() && is_bare {
+        true => Ok(url),
+        false => Err("is not http://HOST:PORT, https://HOST:PORT or socks5://HOST:PORT".to_owned()),
+    }
+}
+
 /// Whether a host is a literal address that never leaves this host or its link.
 fn is_on_this_host(host: &str) -> bool {
     match host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
@@ -97,6 +111,17 @@ mod tests {
             "",
         ] {
             assert!(OperatorUrl::parse(url).is_err(), "{url}");
+        }
+    }
+
+    #[test]
+    fn url_of_a_proxy_has_a_known_scheme_and_a_port() {
+        for url in ["http://a:1", "https://a.test:1/", "socks5://[::1]:1080"] {
+            assert!(parse_proxy_url(url).is_ok(), "{url}");
+        }
+        for url in ["http://a", "socks4://a:1", "http://me:secret@a:1", "http://a:1/path", "a:1"] {
+            let error = parse_proxy_url(url).expect_err(url);
+            assert!(!error.contains("secret"), "{error}");
         }
     }
 }

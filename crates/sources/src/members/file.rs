@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
-use serde_json::{Map, Value};
 
-use super::endpoint::{OperatorUrl, parse_url};
-use super::profile::{ProviderAccess, ProviderAccessKind};
+use super::access_text::access;
+use super::checked::{Checked, Entry, filled, invalid, namespace, read, server_list};
+use super::endpoint::{OperatorUrl, parse_proxy_url};
 use super::selector::{SelectorExpression, is_plain};
-use super::servers::{ServerPattern, is_dns_label};
+use super::servers::ServerPattern;
 use super::{
     AwsCredentials, AwsIdentity, AzureIdentity, ExchangeIdentity, GoogleCredentials,
     GoogleFederation, GoogleIdentity, IdentityKind, MemberIdentity, MemberProxy, MemberSources,
@@ -25,14 +25,9 @@ const API_VERSION: &str = "strait.dev/v1";
 const KIND: &str = "MemberSources";
 /// The audience of the tokens for a member.
 const AUDIENCE: &str = "strait-member-{id}";
-/// The data key of a provider's token.
-const PROVIDER_KEY: &str = "token";
 /// The lifetime of AWS credentials in seconds: the default, and the range that STS accepts.
 const WEB_IDENTITY_SECONDS: u64 = 3600;
 const WEB_IDENTITY_RANGE: std::ops::RangeInclusive<u64> = 900..=43_200;
-
-/// An entry of a list. Messages about its content contain its position: `identities[0]`.
-type Entry = Map<String, Value>;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -73,56 +68,6 @@ struct SelectionText {
 struct PlacementText {
     namespace: String,
     decision_key: String,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct AccessText {
-    provider: String,
-    secret_reader: Option<SecretReaderText>,
-    kubeconfig_secret_reader: Option<NamespacesText>,
-    identity: Option<String>,
-    program: Option<ProgramText>,
-    servers: Option<Vec<String>>,
-    profile_arguments: Option<ProfileArgumentsText>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct SecretReaderText {
-    namespace: String,
-    name: String,
-    key: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct NamespacesText {
-    namespaces: Vec<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct ProgramText {
-    command: String,
-    #[serde(default, rename = "args")]
-    _args: Vec<String>,
-    #[serde(default)]
-    env: Vec<VariableText>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct VariableText {
-    name: String,
-    #[serde(rename = "value")]
-    _value: String,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct ProfileArgumentsText {
-    allow: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -232,12 +177,6 @@ struct PublishText {
     namespace: String,
 }
 
-type Checked<T> = Result<T, InvalidPolicy>;
-
-fn invalid<T>(field: impl Into<String>, fact: impl Into<String>) -> Checked<T> {
-    Err(InvalidPolicy { field: field.into(), fact: fact.into() })
-}
-
 impl MemberSources {
     /// Parses the text of an operator file. Reads no other file.
     ///
@@ -258,7 +197,6 @@ impl MemberSources {
         if file.kind != KIND {
             return invalid("kind", format!("is {:?}, not {KIND}", file.kind));
         }
-        let mut unused = Vec::new();
         let sources = list(file.sources, "sources", source)?;
         distinct("sources", sources.iter().map(|source| &*source.name))?;
         let identities = list(file.identities, "identities", identity)?;
@@ -267,22 +205,16 @@ impl MemberSources {
         distinct("proxies", proxies.iter().map(|proxy| &*proxy.name))?;
         let is_identity = |name: &str| identities.iter().any(|one| *one.name == *name);
         let access = list(file.access, "access", |field, text| access(field, text, &is_identity))?;
-        if let Some(entry) = file.publish_profiles {
-            let text: PublishText = read("publishProfiles", entry)?;
-            namespace("publishProfiles.namespace", &text.namespace)?;
-            unused.push("publishProfiles".to_owned());
-        }
-        for (at, entry) in access.iter().enumerate() {
-            if entry.kind == ProviderAccessKind::Program {
-                unused.push(format!("access[{at}].program"));
+        let publish_profiles = match file.publish_profiles {
+            None => None,
+            Some(entry) => {
+                let text: PublishText = read("publishProfiles", entry)?;
+                namespace("publishProfiles.namespace", &text.namespace)?;
+                Some(text.namespace.into())
             }
-        }
-        for (at, proxy) in proxies.iter().enumerate() {
-            if proxy.connect.is_none() {
-                unused.push(format!("proxies[{at}]"));
-            }
-        }
-        Ok(Self { sources, identities, proxies, access, unused })
+        };
+        let unused = Vec::new();
+        Ok(Self { sources, identities, proxies, access, publish_profiles, unused })
     }
 }
 
@@ -294,12 +226,6 @@ fn list<T>(
 ) -> Checked<Vec<T>> {
     let check = |(at, entry)| check(&format!("{name}[{at}]"), entry);
     entries.into_iter().enumerate().map(check).collect()
-}
-
-/// Converts an entry to its type. The message of an error may quote a value: the file contains no
-/// secrets.
-fn read<T: serde::de::DeserializeOwned>(field: &str, entry: Entry) -> Checked<T> {
-    serde_json::from_value(Value::Object(entry)).or_else(|error| invalid(field, error.to_string()))
 }
 
 fn distinct<'a>(list: &str, names: impl Iterator<Item = &'a str>) -> Checked<()> {
@@ -322,22 +248,11 @@ fn name(field: &str, text: String) -> Checked<Arc<str>> {
     }
 }
 
-fn namespace(field: &str, text: &str) -> Checked<()> {
-    match is_dns_label(text) {
-        true => Ok(()),
-        false => invalid(field, format!("{text:?} is not a namespace")),
-    }
-}
-
 /// Whether a text contains only lower-case letters, digits and `also`.
 fn is_lower(text: &str, also: &[u8]) -> bool {
     let is_allowed =
         |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || also.contains(&byte);
     text.bytes().all(is_allowed)
-}
-
-fn filled(field: String, text: &str) -> Checked<()> {
-    if text.is_empty() { invalid(field, "is empty") } else { Ok(()) }
 }
 
 fn selection(field: &str, text: SelectionText) -> Checked<ObjectSelection> {
@@ -391,95 +306,6 @@ fn source(field: &str, entry: Entry) -> Checked<Source> {
         _ => return invalid(field, "needs exactly one selection: secrets or clusterProfiles"),
     };
     Ok(Source { name, objects, ids: text.ids })
-}
-
-fn access(
-    field: &str,
-    entry: Entry,
-    is_identity: &dyn Fn(&str) -> bool,
-) -> Checked<ProviderAccess> {
-    let text: AccessText = read(field, entry)?;
-    filled(format!("{field}.provider"), &text.provider)?;
-    let kinds = [
-        text.secret_reader.is_some(),
-        text.kubeconfig_secret_reader.is_some(),
-        text.identity.is_some(),
-        text.program.is_some(),
-    ];
-    if kinds.into_iter().filter(|is_set| *is_set).count() != 1 {
-        let fact =
-            "needs exactly one entry: secretReader, kubeconfigSecretReader, identity or program";
-        return invalid(field, fact);
-    }
-    if let Some(reader) = &text.secret_reader {
-        namespace(&format!("{field}.secretReader.namespace"), &reader.namespace)?;
-        filled(format!("{field}.secretReader.name"), &reader.name)?;
-        filled(format!("{field}.secretReader.key"), reader.key.as_deref().unwrap_or(PROVIDER_KEY))?;
-        let rest = reader.name.replace("{clusterName}", "");
-        if rest.contains(['{', '}']) {
-            let fact = "may only contain the placeholder {clusterName}";
-            return invalid(format!("{field}.secretReader.name"), fact);
-        }
-    }
-    if let Some(reader) = &text.kubeconfig_secret_reader {
-        let field = format!("{field}.kubeconfigSecretReader.namespaces");
-        if reader.namespaces.is_empty() {
-            return invalid(field, "is empty, so no Secret could be read");
-        }
-        for (at, text) in reader.namespaces.iter().enumerate() {
-            namespace(&format!("{field}[{at}]"), text)?;
-        }
-    }
-    if let Some(name) = text.identity.as_deref().filter(|name| !is_identity(name)) {
-        return invalid(format!("{field}.identity"), format!("{name:?} is not defined"));
-    }
-    if let Some(program) = &text.program {
-        filled(format!("{field}.program.command"), &program.command)?;
-        for (at, variable) in program.env.iter().enumerate() {
-            filled(format!("{field}.program.env[{at}].name"), &variable.name)?;
-        }
-        if text.servers.is_none() {
-            let fact = "is missing: a program's token is sent only to listed servers";
-            return invalid(format!("{field}.servers"), fact);
-        }
-    } else if text.servers.is_some() {
-        return invalid(format!("{field}.servers"), "is only possible with program");
-    }
-    match text.profile_arguments {
-        Some(arguments) if text.program.is_some() => {
-            for (at, flag) in arguments.allow.iter().enumerate() {
-                filled(format!("{field}.profileArguments.allow[{at}]"), flag)?;
-            }
-        }
-        Some(_) => {
-            return invalid(format!("{field}.profileArguments"), "is only possible with program");
-        }
-        None => {}
-    }
-    text.servers.map(|servers| server_list(field, servers)).transpose()?;
-    let kind = match (text.secret_reader, text.kubeconfig_secret_reader, text.identity) {
-        (Some(reader), ..) => ProviderAccessKind::SecretReader {
-            namespace: reader.namespace,
-            name: reader.name,
-            key: reader.key.unwrap_or_else(|| PROVIDER_KEY.to_owned()),
-        },
-        (_, Some(reader), _) => {
-            ProviderAccessKind::KubeconfigSecretReader { namespaces: reader.namespaces }
-        }
-        (.., Some(identity)) => ProviderAccessKind::Identity(identity.into()),
-        (None, None, None) => ProviderAccessKind::Program,
-    };
-    Ok(ProviderAccess { provider: text.provider, kind })
-}
-
-fn server_list(field: &str, servers: Vec<String>) -> Checked<Vec<ServerPattern>> {
-    if servers.is_empty() {
-        return invalid(format!("{field}.servers"), "is empty");
-    }
-    let parse = |(at, text): (usize, &String)| {
-        ServerPattern::parse(text).or_else(|fact| invalid(format!("{field}.servers[{at}]"), fact))
-    };
-    servers.iter().enumerate().map(parse).collect()
 }
 
 fn identity(field: &str, entry: Entry) -> Checked<MemberIdentity> {
@@ -689,13 +515,8 @@ fn optional(field: String, text: Option<&str>) -> Checked<()> {
 fn proxy(field: &str, entry: Entry) -> Checked<MemberProxy> {
     let text: ProxyText = read(field, entry)?;
     let name = name(field, text.name)?;
-    let url = parse_url(&text.url).or_else(|fact| invalid(format!("{field}.url"), fact))?;
-    let is_bare = matches!(url.path(), "" | "/");
+    let url = parse_proxy_url(&text.url).or_else(|fact| invalid(format!("{field}.url"), fact))?;
     let scheme = url.scheme_str();
-    if !matches!(scheme, Some("http" | "https" | "socks5")) || url.port().is_none() || !is_bare {
-        let fact = "is not http://HOST:PORT, https://HOST:PORT or socks5://HOST:PORT";
-        return invalid(format!("{field}.url"), fact);
-    }
     let certificate = match (&text.cert, &text.key) {
         (Some(certificate), Some(key)) => Some((certificate.into(), key.into())),
         (None, None) => None,
@@ -713,14 +534,12 @@ fn proxy(field: &str, entry: Entry) -> Checked<MemberProxy> {
         optional(format!("{field}.{key}"), path.as_deref())?;
     }
     let servers = server_list(field, text.servers)?;
-    let connect = (scheme != Some("socks5")).then(|| {
-        Arc::new(ConnectProxy {
-            name: Arc::clone(&name),
-            url: url.clone(),
-            roots: text.roots.map(Into::into),
-            certificate,
-            authorization: text.authorization_file.map(Into::into),
-        })
+    let connect = Arc::new(ConnectProxy {
+        name: Arc::clone(&name),
+        url: url.clone(),
+        roots: text.roots.map(Into::into),
+        certificate,
+        authorization: text.authorization_file.map(Into::into),
     });
     Ok(MemberProxy { name, url, servers, connect })
 }

@@ -5,9 +5,11 @@
 //! operator: its addresses may be loopback or link-local. Parsing is strict, so that a misspelt
 //! limit is an error instead of a missing limit.
 
+mod access_text;
 mod aws;
 mod azure;
 pub mod book;
+mod checked;
 mod endpoint;
 mod file;
 mod form;
@@ -16,14 +18,17 @@ mod oauth;
 mod obtained;
 pub mod placement;
 pub mod profile;
+pub mod provider_file;
 mod selector;
 mod servers;
 mod token_endpoint;
 pub mod token_source;
 
 pub use self::endpoint::OperatorUrl;
+pub(crate) use self::endpoint::parse_proxy_url;
 use self::placement::DECISION_KEY_LABEL;
-use self::profile::ProviderAccess;
+use self::profile::{ProviderAccess, ProviderAccessKind};
+use self::provider_file::ProviderFile;
 pub use self::selector::SelectorExpression;
 pub use self::servers::ServerPattern;
 
@@ -50,6 +55,8 @@ pub struct MemberSources {
     pub proxies: Vec<MemberProxy>,
     /// The access to the clusters of providers, in the order of the file.
     pub access: Vec<ProviderAccess>,
+    /// The namespace in which members are published as ClusterProfiles.
+    pub publish_profiles: Option<Arc<str>>,
     /// Parts of the file that this version validates and does not use, for a warning.
     pub unused: Vec<String>,
 }
@@ -106,8 +113,8 @@ pub struct MemberProxy {
     pub url: Uri,
     /// The servers that it may connect.
     pub servers: Vec<ServerPattern>,
-    /// The proxy; `None` for `socks5`, which this version does not implement.
-    pub connect: Option<Arc<ConnectProxy>>,
+    /// The proxy.
+    pub connect: Arc<ConnectProxy>,
 }
 
 impl MemberProxy {
@@ -275,6 +282,27 @@ impl MemberSources {
     /// Returns a proxy by name.
     pub fn proxy(&self, name: &str) -> Option<&MemberProxy> {
         self.proxies.iter().find(|proxy| *proxy.name == *name)
+    }
+
+    /// Adds the access providers of another file, after the own ones.
+    pub fn with_providers(&self, file: &ProviderFile) -> Self {
+        let mut joined = self.clone();
+        joined.access.extend(file.access.iter().cloned());
+        joined.unused.extend(file.unused.iter().cloned());
+        joined
+    }
+
+    /// Whether it contains an identity or a program with this name whose token may be sent to this
+    /// host.
+    pub fn issues(&self, name: &str, host: &str) -> bool {
+        let is_own = |entry: &ProviderAccess| match &entry.kind {
+            ProviderAccessKind::Program(program) => {
+                entry.provider == name && program.may_reach(host)
+            }
+            _ => false,
+        };
+        self.identity(name).is_some_and(|identity| identity.may_reach(host))
+            || self.access.iter().any(is_own)
     }
 
     /// Returns an identity by name.

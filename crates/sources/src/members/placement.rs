@@ -34,7 +34,8 @@ impl PlacementDecision {
 }
 
 /// Returns the profiles that all slices select together; `None` while slices are missing: their indices
-/// must be 0 to n without a gap, or no slice has an index.
+/// must be 0 to n without a gap, or no slice has an index. An empty set has one slice without decisions:
+/// without any slice, the scheduler has not decided yet, or the placement was deleted.
 pub fn complete_set<'a>(
     slices: impl Iterator<Item = &'a PlacementDecision>,
 ) -> Option<BTreeSet<(String, String)>> {
@@ -44,8 +45,8 @@ pub fn complete_set<'a>(
         count += 1;
         profiles.extend(slice.profiles.iter().cloned());
     }
-    let is_complete =
-        indices.is_empty() || (indices.len() == count && indices.last() == Some(&(count - 1)));
+    let is_complete = count > 0
+        && (indices.is_empty() || (indices.len() == count && indices.last() == Some(&(count - 1))));
     is_complete.then_some(profiles)
 }
 
@@ -71,7 +72,8 @@ mod tests {
     fn set_applies_only_when_all_slices_are_there() {
         let some =
             |names: &[&str]| Some(names.iter().map(|name| format!("fleet/{name}")).collect());
-        assert_eq!(set(&[]), some(&[]));
+        assert_eq!(set(&[]), None, "no decision is not an empty one");
+        assert_eq!(set(&[slice(None, &[])]), some(&[]));
         assert_eq!(set(&[slice(None, &["a"])]), some(&["a"]));
         assert_eq!(set(&[slice(Some("0"), &["b"]), slice(Some("1"), &["a"])]), some(&["a", "b"]));
         assert_eq!(set(&[slice(Some("1"), &["a"])]), None, "slice 0 is missing");

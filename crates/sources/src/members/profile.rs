@@ -2,23 +2,28 @@
 //! access to it. Pure.
 //!
 //! The author of a profile writes the metadata, and a manager the status. The operator's file decides
-//! which provider is used, and how. Arguments and variables that a profile adds to a program are
-//! ignored.
+//! which provider is used, and how. Arguments that a profile adds to a program are ignored unless the
+//! operator permits them, variables always.
 
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+
+use super::servers::ServerPattern;
+use crate::exec::Program;
+use strait_kube_client::Access;
 
 /// The extension that configures a provider.
 const EXEC_EXTENSION: &str = "client.authentication.k8s.io/exec";
-/// Extensions with arguments and variables for a provider's program, which are ignored.
-const PROGRAM_EXTENSIONS: [&str; 2] = [
-    "clusterprofiles.multicluster.x-k8s.io/exec/additional-args",
-    "clusterprofiles.multicluster.x-k8s.io/exec/additional-envs",
-];
+/// The extension with arguments for a provider's program.
+const ARGUMENTS_EXTENSION: &str = "clusterprofiles.multicluster.x-k8s.io/exec/additional-args";
+/// The extension with variables for a provider's program, which are ignored.
+const VARIABLES_EXTENSION: &str = "clusterprofiles.multicluster.x-k8s.io/exec/additional-envs";
 /// The property with the name of a cluster in its cluster set.
 pub const ID_PROPERTY: &str = "cluster.clusterset.k8s.io";
+/// The name of Strait as the manager of the profiles that it publishes.
+pub const PUBLISHING_MANAGER: &str = "strait";
 /// The condition that the control plane of the cluster responds.
 const HEALTHY: &str = "ControlPlaneHealthy";
 /// The condition that the cluster has joined its manager.
@@ -85,6 +90,8 @@ pub struct AccessProvider {
     pub cluster: Map<String, Value>,
     /// The content of the extension that configures the provider.
     pub config: Value,
+    /// The arguments that the profile adds to a program.
+    pub arguments: Vec<String>,
     /// An extension about programs that is not known.
     pub unknown_extension: Option<String>,
 }
@@ -117,8 +124,38 @@ pub enum ProviderAccessKind {
     },
     /// An identity of the operator file.
     Identity(Arc<str>),
-    /// A program, which this version does not run.
-    Program,
+    /// A program that prints a token.
+    Program(Box<ProviderProgram>),
+}
+
+/// A program that prints tokens for the clusters of a provider.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProviderProgram {
+    /// The program.
+    pub program: Program,
+    /// The servers to which its tokens may be sent; `None` for all.
+    pub servers: Option<Vec<ServerPattern>>,
+    /// The flags that a profile may add to its arguments.
+    pub allowed_arguments: Vec<String>,
+}
+
+impl ProviderProgram {
+    /// Whether its token may be sent to this host.
+    pub fn may_reach(&self, host: &str) -> bool {
+        let servers = self.servers.as_ref();
+        servers.is_none_or(|servers| servers.iter().any(|server| server.matches(host)))
+    }
+
+    /// Returns the program for a cluster, with the permitted arguments of its profile: `FLAG` and
+    /// `FLAG=VALUE`.
+    pub fn program_for(&self, provider: &AccessProvider) -> Program {
+        let is_allowed = |argument: &&String| {
+            let flag = argument.split('=').next().unwrap_or_default();
+            self.allowed_arguments.iter().any(|allowed| allowed == flag)
+        };
+        let added = provider.arguments.iter().filter(is_allowed).cloned();
+        self.program.clone().with_arguments(added)
+    }
 }
 
 /// The Secret from which a provider's credential is read.
@@ -193,16 +230,37 @@ impl AccessProvider {
         let name = entry["name"].as_str().filter(|name| !name.is_empty())?.to_owned();
         let mut cluster = entry["cluster"].as_object().cloned().unwrap_or_default();
         let extensions = cluster.remove("extensions").unwrap_or_default();
-        let (mut config, mut unknown_extension) = (Value::Null, None);
+        let (mut config, mut arguments, mut unknown_extension) = (Value::Null, Vec::new(), None);
         for extension in extensions.as_array().into_iter().flatten() {
             let name = extension["name"].as_str().unwrap_or_default();
             if name == EXEC_EXTENSION {
                 config = extension["extension"].clone();
-            } else if name.contains("exec") && !PROGRAM_EXTENSIONS.contains(&name) {
+            } else if name == ARGUMENTS_EXTENSION {
+                let listed = extension["extension"].as_array().into_iter().flatten();
+                arguments = listed.filter_map(Value::as_str).map(str::to_owned).collect();
+            } else if name.contains("exec") && name != VARIABLES_EXTENSION {
                 unknown_extension.get_or_insert_with(|| name.chars().take(100).collect());
             }
         }
-        Some(Self { name, cluster, config, unknown_extension })
+        Some(Self { name, cluster, config, arguments, unknown_extension })
+    }
+
+    /// Returns the description of the cluster for a program (client.authentication.k8s.io/v1,
+    /// `Cluster`), with the server and the TLS name of `access`.
+    pub fn cluster_info(&self, access: &Access) -> Value {
+        let mut info = json!({ "server": access.server.to_string().trim_end_matches('/') });
+        if let Some(name) = &access.tls_server_name {
+            info["tls-server-name"] = json!(name);
+        }
+        for (name, value) in [
+            ("certificate-authority-data", self.cluster.get("certificate-authority-data")),
+            ("config", Some(&self.config)),
+        ] {
+            if let Some(value) = value.filter(|value| !value.is_null()) {
+                info[name] = value.clone();
+            }
+        }
+        info
     }
 
     fn setting(&self, name: &str) -> Result<Option<&str>, String> {
@@ -259,7 +317,7 @@ impl AccessProvider {
                     context: self.setting("context")?.map(str::to_owned),
                 }))
             }
-            ProviderAccessKind::Identity(_) | ProviderAccessKind::Program => Ok(None),
+            ProviderAccessKind::Identity(_) | ProviderAccessKind::Program(_) => Ok(None),
         }
     }
 }
@@ -341,8 +399,10 @@ mod tests {
         let status = json!({ "accessProviders": [provider("a", &Value::Null), provider("b", &Value::Null)] });
         let profile = profile(&status);
         let chosen = |names: &[&str]| {
-            let access: Vec<_> =
-                names.iter().map(|name| entry(name, ProviderAccessKind::Program)).collect();
+            let access: Vec<_> = names
+                .iter()
+                .map(|name| entry(name, ProviderAccessKind::Identity("any".into())))
+                .collect();
             profile.choose(&access).map(|(_, provider)| provider.name.clone())
         };
         assert_eq!(chosen(&["b", "a"]).as_deref(), Some("b"));
@@ -380,5 +440,48 @@ mod tests {
         assert!(refused.contains("kube-system") && refused.contains("fleet, other"), "{refused}");
         assert!(secret(json!({ "name": "k", "key": "config" }), &listed).is_err(), "ambiguous");
         assert!(secret(json!({ "name": "k", "namespace": "fleet" }), &listed).is_err(), "no key");
+    }
+
+    #[test]
+    fn profile_adds_only_permitted_arguments_to_a_program() {
+        let program = |allowed: &[&str]| ProviderProgram {
+            program: Program::new("p".to_owned(), vec!["a".to_owned()], Vec::new()),
+            servers: None,
+            allowed_arguments: allowed.iter().map(|flag| (*flag).to_owned()).collect(),
+        };
+        let extensions = json!([
+            { "name": ARGUMENTS_EXTENSION, "extension": ["--region=eu", "--verbose", "--role", "x", 7] },
+            { "name": VARIABLES_EXTENSION, "extension": { "LD_PRELOAD": "x" } },
+        ]);
+        let entry = json!({ "name": "a", "cluster": { "extensions": extensions } });
+        let provider = AccessProvider::read(&entry).expect("a provider");
+        assert_eq!(provider.unknown_extension, None);
+        let with = |more: &[&str]| {
+            program(&[]).program.with_arguments(more.iter().map(|one| (*one).to_owned()))
+        };
+        assert_eq!(program(&[]).program_for(&provider), with(&[]));
+        let allowed = program(&["--region", "--verbose", "--other"]);
+        assert_eq!(allowed.program_for(&provider), with(&["--region=eu", "--verbose"]));
+    }
+
+    #[test]
+    fn description_of_a_cluster_has_the_effective_server() {
+        let entry = json!({ "name": "a", "cluster": {
+            "server": "https://other.test", "certificate-authority-data": "Q0E=", "proxy-url": "http://p",
+            "extensions": [{ "name": EXEC_EXTENSION, "extension": { "clusterName": "east" } }],
+        } });
+        let provider = AccessProvider::read(&entry).expect("a provider");
+        let access = Access {
+            server: "https://a.test/prefix/".parse().expect("a URL"),
+            tls_server_name: Some("b.test".to_owned()),
+            ..Access::relay()
+        };
+        assert_eq!(
+            provider.cluster_info(&access),
+            json!({
+                "server": "https://a.test/prefix", "tls-server-name": "b.test",
+                "certificate-authority-data": "Q0E=", "config": { "clusterName": "east" },
+            })
+        );
     }
 }

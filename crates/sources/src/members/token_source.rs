@@ -6,20 +6,23 @@ use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 use serde::Deserialize;
-use serde_json::json;
-use tokio::sync::watch;
+use serde_json::{Value, json};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::aws::{self, AwsSession};
 use super::obtained::{ObtainedToken, expiring, read_token};
 use super::token_endpoint::TokenFailure;
 use super::{AzureIdentity, ExchangeIdentity, GoogleIdentity, azure, google, oauth};
+use crate::exec::{ExecToken, Program};
 use crate::lifetime::Lifetime;
-use strait_kube_client::{Access, ApiClient, Redacted, one_line};
+use strait_kube_client::{Access, ApiClient, ApiCredential, Redacted, one_line};
 
 /// The lifetime of a requested service account token, in seconds.
 const ACCOUNT_TOKEN_SECONDS: u64 = 3600;
 /// How often a token file is read.
 const FILE_INTERVAL: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 10_000 });
+/// How often a program runs whose token has no expiry.
+const PROGRAM_INTERVAL: Duration = Duration::from_secs(600);
 
 /// Obtains a token.
 #[derive(Debug, Clone)]
@@ -48,6 +51,15 @@ pub enum TokenSource {
     Google(Box<GoogleIdentity>),
     /// A token of Entra ID.
     Entra(Box<AzureIdentity>),
+    /// The token that a program prints.
+    Program {
+        /// The program.
+        program: Box<Program>,
+        /// The description of the cluster.
+        cluster: Value,
+        /// Limits the number of programs that run at once.
+        turns: Arc<Semaphore>,
+    },
     /// A token with this audience, for the token in a file.
     Exchange {
         /// The endpoint and the file.
@@ -58,6 +70,14 @@ pub enum TokenSource {
 }
 
 impl TokenSource {
+    /// Waits until a token may be obtained. The permit must be kept until then.
+    pub(super) async fn turn(&self) -> Option<OwnedSemaphorePermit> {
+        match self {
+            Self::Program { turns, .. } => Arc::clone(turns).acquire_owned().await.ok(),
+            _ => None,
+        }
+    }
+
     /// Obtains a token.
     ///
     /// # Errors
@@ -76,6 +96,10 @@ impl TokenSource {
             Self::Eks { session, cluster } => aws::eks_token(session, cluster).await,
             Self::Google(identity) => google::google_token(identity).await,
             Self::Entra(identity) => azure::entra_token(identity).await,
+            Self::Program { program, cluster, .. } => {
+                let cluster = program.provide_cluster_info.then_some(cluster);
+                Ok(from_program(&program.command, program.run(cluster).await?)?)
+            }
             Self::Exchange { identity, audience } => {
                 oauth::exchanged_token(identity, audience).await
             }
@@ -96,6 +120,33 @@ fn from_file(path: &Path) -> Result<ObtainedToken, String> {
         refresh_after: FILE_INTERVAL,
         shows_refresh: false,
     })
+}
+
+/// Reads the token that a program printed. Without an expiry, the program runs again after a fixed
+/// time.
+fn from_program(command: &str, printed: ExecToken) -> Result<ObtainedToken, String> {
+    let ApiCredential::Token(token) = printed.credential else {
+        return Err(format!("{command} printed a client certificate; only a token can be used"));
+    };
+    if !token.reveal().bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(format!("{command} printed a token with a character that no token has"));
+    }
+    let now = Timestamp::now();
+    let in_token = || Lifetime::from_token(token.reveal()).map(|lifetime| lifetime.expires);
+    match printed.ends.or_else(in_token) {
+        Some(expires) if expires <= now => {
+            Err(format!("{command} printed a token that expired at {expires}"))
+        }
+        Some(expires) => {
+            Ok(expiring(token.reveal().clone(), SystemTime::from(expires), SystemTime::from(now)))
+        }
+        None => Ok(ObtainedToken {
+            token,
+            expires: None,
+            refresh_after: PROGRAM_INTERVAL,
+            shows_refresh: true,
+        }),
+    }
 }
 
 #[derive(Deserialize)]
@@ -133,6 +184,26 @@ async fn request_token(
 mod tests {
     use super::*;
 
+    #[test]
+    fn token_of_a_program_is_used_until_it_expires() {
+        let token = |text: &str| ApiCredential::Token(Redacted::new(text.to_owned()));
+        let in_seconds = |seconds| Timestamp::now() + jiff::SignedDuration::from_secs(seconds);
+        let read = |credential, ends| from_program("/plugin", ExecToken { credential, ends });
+        let hour = read(token("canary"), Some(in_seconds(3600))).expect("a token");
+        assert!(hour.refresh_after.as_secs().abs_diff(1800) <= 1 && hour.expires.is_some());
+        let endless = read(token("canary"), None).expect("a token");
+        assert_eq!((endless.refresh_after.as_secs(), endless.expires), (600, None));
+        let (certificate_pem, key_pem) = (Vec::new(), Redacted::new(Vec::new()));
+        for (credential, ends, fact) in [
+            (token("canary"), Some(in_seconds(-1)), "expired at"),
+            (token("canary\n"), None, "a character"),
+            (ApiCredential::Certificate { certificate_pem, key_pem }, None, "client certificate"),
+        ] {
+            let error = read(credential, ends).expect_err(fact);
+            assert!(error.contains(fact) && !error.contains("canary"), "{error}");
+        }
+    }
+
     #[tokio::test]
     async fn token_of_an_account_is_valid_for_one_audience() {
         let hub = strait_sim::SimCluster::start("hub", Default::default()).await.expect("a port");
@@ -145,7 +216,7 @@ mod tests {
             server: hub.url().parse().expect("a URL"),
             ca_pem: Some(hub.certificate_authority().as_bytes().to_vec()),
             tls_server_name: None,
-            credential: strait_kube_client::ApiCredential::Token(Redacted::new(hub.token())),
+            credential: ApiCredential::Token(Redacted::new(hub.token())),
             loopback: strait_kube_client::Loopback::Allowed,
             proxy: None,
         };
@@ -160,8 +231,7 @@ mod tests {
         let claims = obtained.token.reveal().split('.').nth(1).expect("a JWT").to_owned();
         let claims =
             base64::Engine::decode(&base64::engine::general_purpose::URL_SAFE_NO_PAD, claims);
-        let claims: serde_json::Value =
-            serde_json::from_slice(&claims.expect("base64")).expect("JSON");
+        let claims: Value = serde_json::from_slice(&claims.expect("base64")).expect("JSON");
         assert_eq!(claims["aud"], json!(["strait-member-east"]));
         assert!(obtained.refresh_after.as_secs().abs_diff(1800) <= 1);
         let error = source("missing").obtain().await.expect_err("no such account").fact;

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -12,9 +13,10 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
-use super::exec::{ExecToken, Program};
 use super::own_cluster_error::OwnClusterError;
-use strait_kube_client::{Access, ApiCredential, Loopback, Redacted};
+use crate::exec::{ExecToken, Program};
+use crate::members::parse_proxy_url;
+use strait_kube_client::{Access, ApiCredential, ConnectProxy, Loopback, Redacted};
 
 /// Returns the files that kubectl would read: the list in `KUBECONFIG`, else `~/.kube/config`.
 pub fn usual_files() -> Vec<PathBuf> {
@@ -62,6 +64,7 @@ struct UserCluster {
     tls_server_name: Option<String>,
     #[serde(default)]
     insecure_skip_tls_verify: bool,
+    proxy_url: Option<String>,
 }
 
 #[derive(Deserialize, Default)]
@@ -195,7 +198,19 @@ impl ChosenContext {
         if self.user.auth_provider.is_some() {
             return Err("auth-provider is not supported (kubectl removed it in 1.26); use exec, a token or a client certificate".to_owned());
         }
+        self.proxy()?;
         self.server().map(|_| ())
+    }
+
+    /// Returns the proxy that connects the server.
+    fn proxy(&self) -> Result<Option<Arc<ConnectProxy>>, String> {
+        let Some(text) = self.cluster.proxy_url.as_deref().filter(|text| !text.is_empty()) else {
+            return Ok(None);
+        };
+        let url = parse_proxy_url(text).map_err(|fact| format!("proxy-url {fact}"))?;
+        let name = url.host().unwrap_or_default().into();
+        let proxy = ConnectProxy { name, url, roots: None, certificate: None, authorization: None };
+        Ok(Some(Arc::new(proxy)))
     }
 
     fn server(&self) -> Result<http::Uri, String> {
@@ -230,7 +245,7 @@ impl ChosenContext {
             tls_server_name: cluster.tls_server_name.clone(),
             credential,
             loopback: Loopback::Named,
-            proxy: None,
+            proxy: self.proxy()?,
         };
         Ok((access, ends))
     }
@@ -351,6 +366,22 @@ mod tests {
             let access = access(&files, context).await.expect("usable");
             assert_eq!(access.server, "https://127.0.0.1:6443/", "{context:?}");
             assert_eq!(access.credential != ApiCredential::None, user, "{context:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_operators_kubeconfig_may_name_a_proxy() {
+        let with = |url: &str| {
+            config("{token: t}").replace("server:", &format!("proxy-url: '{url}', server:"))
+        };
+        for url in ["http://p.test:3128", "socks5://127.0.0.1:1080"] {
+            let access = access(&[&with(url)], None).await.expect(url);
+            assert_eq!(access.proxy.map(|proxy| proxy.url.clone()), url.parse().ok());
+        }
+        assert_eq!(access(&[&with("")], None).await.expect("usable").proxy, None);
+        for url in ["ftp://p.test:21", "http://me:secret@p.test:3128"] {
+            let error = access(&[&with(url)], None).await.expect_err(url);
+            assert!(error.contains("proxy-url") && !error.contains("secret"), "{error}");
         }
     }
 

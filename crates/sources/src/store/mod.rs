@@ -5,7 +5,6 @@
 //! interprets an object: `clusters` reads the Secrets, `mesh` the ConfigMaps.
 
 pub mod combined;
-mod exec;
 pub mod files;
 mod kinds;
 pub mod kube;

@@ -8,6 +8,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,6 +21,7 @@ use super::combined::changed;
 use super::kube::{DecisionObject, MemberDefinition, ProfileObject, SecretObject};
 use super::{ObjectName, Objects, WatchedSecret};
 use crate::members::placement::complete_set;
+use crate::members::profile::PUBLISHING_MANAGER;
 use crate::members::{
     MemberSources, ObjectSelection, PlacementSelection, SelectorExpression, Source,
 };
@@ -188,6 +190,13 @@ impl Drop for SourceReader {
     }
 }
 
+/// The objects of all sources.
+struct JoinedObjects {
+    objects: Arc<Objects>,
+    /// Why selected objects are not used.
+    hidden: Vec<String>,
+}
+
 struct JoinedSources {
     own: watch::Receiver<Option<Arc<Objects>>>,
     access: Option<watch::Receiver<Access>>,
@@ -216,25 +225,28 @@ impl JoinedSources {
             let own = self.own.borrow_and_update().clone();
             self.align_provider_readers(&sources);
             self.update_placed(own.as_deref(), &sources);
-            let failures = self.failures();
-            problems.send_if_modified(|current| {
-                let differs = *current != failures;
-                current.clone_from(&failures);
-                differs
-            });
             // A source that is added later does not delay the other objects.
             let readers = self.readers.values().chain(self.provider_readers.values());
             let mut readers = readers.chain(self.placement_readers.values());
             let is_complete = objects.borrow().is_some() || readers.all(is_read);
+            let mut found_problems = self.failures();
+            found_problems.extend(self.undecided(own.as_deref(), &sources));
             if let Some(own) = own.filter(|_| is_complete) {
                 let known = objects.borrow().clone();
-                let joined = self.join(&own, &sources, known.as_deref());
+                let JoinedObjects { objects: joined, hidden } =
+                    self.join(&own, &sources, known.as_deref());
+                found_problems.extend(hidden);
                 objects.send_if_modified(|current| {
                     let differs = current.as_ref() != Some(&joined);
                     *current = Some(joined);
                     differs
                 });
             }
+            problems.send_if_modified(|current| {
+                let differs = *current != found_problems;
+                *current = found_problems;
+                differs
+            });
             tokio::select! {
                 changed = self.own.changed() => if changed.is_err() { return pending().await },
                 () = changed(&mut self.sources) => {}
@@ -269,28 +281,43 @@ impl JoinedSources {
             sources.source(name).is_some_and(|(_, source)| source.placement().is_some())
         });
         for source in &sources.sources {
-            let Some(placement) = source.placement() else { continue };
-            let set = match (self.placement_readers.get(&source.name), own) {
-                (Some(reader), _) => {
-                    let state = reader.state.borrow();
-                    state.secrets.as_ref().and_then(|slices| {
-                        complete_set(slices.values().filter_map(|one| one.decision.as_deref()))
-                    })
-                }
-                (None, Some(own)) if self.access.is_none() => {
-                    let selection = placement.decisions();
-                    let slices = own
-                        .other_secrets
-                        .iter()
-                        .filter(|one| selection.includes(&one.name.namespace, &one.labels));
-                    complete_set(slices.filter_map(|one| one.decision.as_deref()))
-                }
-                (None, _) => None,
-            };
-            if let Some(set) = set {
+            let slices = self.slices(own, source).unwrap_or_default();
+            if let Some(set) = complete_set(slices.iter().filter_map(|one| one.decision.as_deref()))
+            {
                 self.placed.insert(Arc::clone(&source.name), set);
             }
         }
+    }
+
+    /// Returns the slices of the placement that limits a source; `None` without a placement, and before
+    /// they have been read.
+    fn slices(&self, own: Option<&Objects>, source: &Source) -> Option<Vec<Arc<WatchedSecret>>> {
+        let selection = source.placement()?.decisions();
+        if let Some(reader) = self.placement_readers.get(&source.name) {
+            let state = reader.state.borrow();
+            return state.secrets.as_ref().map(|slices| slices.values().cloned().collect());
+        }
+        let own = own.filter(|_| self.access.is_none())?;
+        let is_slice = |one: &&Arc<WatchedSecret>| {
+            one.decision.is_some() && selection.includes(&one.name.namespace, &one.labels)
+        };
+        Some(own.other_secrets.iter().filter(is_slice).cloned().collect())
+    }
+
+    /// Returns the sources whose placement has no decision. Their previous members stay.
+    fn undecided(&self, own: Option<&Objects>, sources: &MemberSources) -> Vec<String> {
+        let undecided = |source: &Source| {
+            let PlacementSelection { namespace, decision_key } = source.placement()?;
+            let slices = self.slices(own, source)?;
+            slices.is_empty().then(|| {
+                format!(
+                    "source {}: {}: namespace {namespace} has no PlacementDecision with decision-key {decision_key}; the last known set stays",
+                    source.name,
+                    codes::PLACEMENT_UNDECIDED
+                )
+            })
+        };
+        sources.sources.iter().filter_map(undecided).collect()
     }
 
     /// Whether the placement of a source selects an object.
@@ -368,20 +395,24 @@ impl JoinedSources {
     }
 
     /// Returns the own objects with the objects of the sources. An object that several sources select
-    /// belongs to the first, and a Secret precedes a profile with its name. `known` contains the
+    /// belongs to the first. Of a Secret and a profile with one name, the first is used as well, because
+    /// members are known by the name of their object. `known` contains the
     /// objects that were returned before.
     fn join(
         &self,
         own: &Arc<Objects>,
         sources: &MemberSources,
         known: Option<&Objects>,
-    ) -> Arc<Objects> {
+    ) -> JoinedObjects {
+        let mut hidden = Vec::new();
         if sources.sources.is_empty() {
-            return Arc::clone(own);
+            return JoinedObjects { objects: Arc::clone(own), hidden };
         }
         let mut joined = Objects::clone(own);
         self.add_provider_secrets(&mut joined, sources);
-        let mut names: BTreeSet<_> = own.secrets.iter().map(|secret| secret.name.clone()).collect();
+        let is_profile = |object: &WatchedSecret| object.profile.is_some();
+        let mut names: BTreeMap<_, _> =
+            own.secrets.iter().map(|secret| (secret.name.clone(), is_profile(secret))).collect();
         let known: BTreeSet<_> =
             known.iter().flat_map(|known| &known.secrets).map(|secret| &secret.name).collect();
         for source in &sources.sources {
@@ -414,11 +445,33 @@ impl JoinedSources {
                     selected.map(of_source).collect()
                 }
             };
-            let found = found.into_iter().filter(|object| self.is_placed(source, object));
-            let added = found.filter(|secret| names.insert(secret.name.clone()));
-            joined.secrets.extend(added);
+            let is_usable = |object: &Arc<WatchedSecret>| {
+                self.is_placed(source, object) && !is_published(object)
+            };
+            let found = found.into_iter().filter(is_usable);
+            for object in found {
+                match names.entry(object.name.clone()) {
+                    Entry::Vacant(place) => {
+                        place.insert(is_profile(&object));
+                        joined.secrets.push(object);
+                    }
+                    Entry::Occupied(used) if *used.get() != is_profile(&object) => {
+                        let [unused, used] = match is_profile(&object) {
+                            true => ["ClusterProfile", "Secret"],
+                            false => ["Secret", "ClusterProfile"],
+                        };
+                        hidden.push(format!(
+                            "source {}: {}: the {unused} {} is not used, because a {used} with this name is selected too",
+                            source.name,
+                            codes::NAME_OF_ANOTHER_KIND,
+                            object.name
+                        ));
+                    }
+                    Entry::Occupied(_) => {}
+                }
+            }
         }
-        Arc::new(joined)
+        JoinedObjects { objects: Arc::new(joined), hidden }
     }
 
     /// Whether the Secret with the credential of a profile has been read, or cannot be read.
@@ -454,6 +507,12 @@ fn provider_secret(object: &WatchedSecret, sources: &MemberSources) -> Option<Ob
     let (kind, provider) = object.profile.as_ref()?.choose(&sources.access)?;
     let secret = provider.secret(kind).ok()??;
     Some(ObjectName { namespace: secret.namespace, name: secret.name })
+}
+
+/// Whether an object is a profile that Strait publishes for a member: it defines none.
+fn is_published(object: &WatchedSecret) -> bool {
+    let manager = object.profile.as_ref().map(|profile| profile.inventory.manager.as_str());
+    manager == Some(PUBLISHING_MANAGER)
 }
 
 /// Whether a source has been read, or cannot be read.

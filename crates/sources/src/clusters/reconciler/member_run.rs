@@ -19,7 +19,7 @@ use crate::store::member;
 use strait_base::task::until;
 use strait_model::policy::Policy;
 use strait_model::registry::RegistryUpdate;
-use strait_model::{ClusterId, OwnTraffic};
+use strait_model::{ClusterId, NamespaceFilter, OwnTraffic};
 
 /// How long a first sync occupies its turn: a slow or dead one must not delay the others.
 const FIRST_SYNC_TURN: Duration = Duration::from_secs(2);
@@ -58,6 +58,7 @@ pub(super) fn start_run(
             is_wanted: shared.config.policy.borrow().applies_traffic_from(&id),
             ..OwnTraffic::default()
         });
+        let (namespaces, namespaces_receiver) = watch::channel(None);
         let config = kube::RunConfig {
             cluster: id.clone(),
             access: current_access.borrow().clone(),
@@ -66,7 +67,7 @@ pub(super) fn start_run(
             trust_domain: run_how.trust_domain.to_string(),
             own_mesh: run_how.own_mesh.clone(),
             system_namespace: shared.config.system_namespace.clone(),
-            namespaces: shared.config.namespaces.clone(),
+            namespaces: namespaces_receiver,
             metadata: shared.config.metadata,
             mcs: shared.config.mcs,
             imports: shared.config.imports,
@@ -95,9 +96,12 @@ pub(super) fn start_run(
         let own_traffic =
             member::follow(wanted_receiver, client.subscribe(), run_how.limits, traffic);
         // Boxed, as `principal` is: futures that are moved into others keep their place in both.
-        let own_traffic = Box::pin(futures::future::join(
+        let mesh_namespaces = shared.config.namespaces.clone();
+        let selectors = (policy.clone(), mesh_namespaces);
+        let own_traffic = Box::pin(futures::future::join3(
             follow_traffic_policy(id.clone(), policy, wanted),
             own_traffic,
+            follow_selectors(id.clone(), selectors, namespaces),
         ));
         let (found, clients, statuses) =
             (principal.clone(), client.subscribe(), status.subscribe());
@@ -140,7 +144,7 @@ impl MemberRun {
         self,
         config: kube::RunConfig,
         updates: mpsc::Receiver<Box<RegistryUpdate>>,
-        own_traffic: impl Future<Output = (Infallible, ())> + Unpin,
+        own_traffic: impl Future<Output = (Infallible, (), Infallible)> + Unpin,
         principal: impl Future<Output = Infallible> + Unpin,
     ) {
         // Never closed: the semaphore lives as long as the context.
@@ -152,7 +156,7 @@ impl MemberRun {
             MemberUpdates { updates, gate, delivered, context: &context, id, guard, delayed_loss };
         tokio::select! {
             () = registry => {}
-            (never, ()) = own_traffic => match never {},
+            (never, (), _) = own_traffic => match never {},
             never = principal => match never {},
             () = updates.forward() => {}
             () = announce(status.clone(), &context, &announced_id) => {}
@@ -176,6 +180,33 @@ async fn follow_traffic_policy(
         wanted.send_if_modified(|current| std::mem::replace(current, now) != now);
         if policy.changed().await.is_err() {
             return std::future::pending().await;
+        }
+    }
+}
+
+/// Publishes the namespaces of a cluster that belong to the mesh: those that the policy selects,
+/// otherwise those of the mesh config. `None` until the mesh config has been read.
+async fn follow_selectors(
+    id: ClusterId,
+    (mut policy, mut mesh): (
+        watch::Receiver<Arc<Policy>>,
+        watch::Receiver<Option<Arc<NamespaceFilter>>>,
+    ),
+    namespaces: watch::Sender<Option<Arc<NamespaceFilter>>>,
+) -> Infallible {
+    loop {
+        let own = policy.borrow_and_update().discovery_selectors(&id).cloned();
+        let mesh_wide = mesh.borrow_and_update().clone();
+        let filter = mesh_wide.map(|mesh_wide| own.unwrap_or(mesh_wide));
+        namespaces.send_if_modified(|current| {
+            let differs = *current != filter;
+            *current = filter;
+            differs
+        });
+        tokio::select! {
+            Ok(()) = policy.changed() => {}
+            Ok(()) = mesh.changed() => {}
+            else => return std::future::pending().await,
         }
     }
 }
@@ -251,5 +282,52 @@ async fn announce(
 ) {
     while status.changed().await.is_ok() {
         context.note(id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use strait_model::LabelSelector;
+
+    #[tokio::test]
+    async fn selectors_of_the_policy_replace_those_of_the_mesh_config() {
+        let policy = |text: &str| {
+            let text = format!("apiVersion: strait.dev/v1\nkind: Policy\n{text}\n");
+            Arc::new(Policy::parse(&text).expect("a valid policy"))
+        };
+        let filter = |label: &str| {
+            let labels = [(label.into(), "a".into())].into_iter().collect();
+            let selectors = vec![LabelSelector { labels, conditions: Vec::new() }];
+            Arc::new(NamespaceFilter { selectors })
+        };
+        let (policies, policy_receiver) = watch::channel(policy(""));
+        let (mesh, mesh_receiver) = watch::channel(None);
+        let (sender, mut namespaces) = watch::channel(None);
+        let follow = follow_selectors("east".into(), (policy_receiver, mesh_receiver), sender);
+        let check = async {
+            mesh.send_replace(Some(filter("mesh")));
+            let has_changed = namespaces.wait_for(|one| *one == Some(filter("mesh"))).await.is_ok();
+            assert!(has_changed);
+            policies.send_replace(policy(
+                "clusters: {east: {discoverySelectors: [{matchLabels: {own: a}}]}}",
+            ));
+            let has_changed = namespaces.wait_for(|one| *one == Some(filter("own"))).await.is_ok();
+            assert!(has_changed);
+            policies.send_replace(policy("clusters: {east: {discoverySelectors: []}}"));
+            let all = Some(Arc::new(NamespaceFilter::default()));
+            assert!(namespaces.wait_for(|one| *one == all).await.is_ok(), "all namespaces");
+            policies.send_replace(policy(""));
+            let has_changed = namespaces.wait_for(|one| *one == Some(filter("mesh"))).await.is_ok();
+            assert!(has_changed);
+        };
+        let limit = Duration::from_secs(30);
+        let done = tokio::time::timeout(limit, async {
+            tokio::select! {
+                never = follow => match never {},
+                () = check => {}
+            }
+        });
+        done.await.expect("in time");
     }
 }

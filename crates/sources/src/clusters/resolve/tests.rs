@@ -100,6 +100,7 @@ async fn proxy_is_chosen_from_the_operator_file() {
     assert_eq!(chosen("server: 'https://api.one.test'"), some("one"));
     assert_eq!(chosen("server: 'https://10.8.1.1:6443'"), some("one"));
     assert_eq!(chosen("server: 'https://api.two.test'"), some("two"));
+    assert_eq!(chosen("server: 'https://api.socks.org'"), some("socks"));
     assert_eq!(chosen("server: 'https://api.example.org'"), Ok(None));
     // The annotation, then the URL in the kubeconfig.
     let server = "server: 'https://api.one.test'";
@@ -131,7 +132,6 @@ async fn proxy_is_chosen_from_the_operator_file() {
         (chosen(&with_url("http://evil.test:3128")), "STR0208", "one.test, two.test, socks.test"),
         (chosen(&with_url("http://one.test:3129")), "STR0208", "one.test"),
         (proxy_of(&with_url("http://one.test:3128"), &[], ""), "STR0208", "has no proxies"),
-        (chosen("server: 'https://api.socks.org'"), "STR0227", "socks5"),
         (chosen("server: 'https://metadata.google.internal'"), "STR0358", "never connected"),
         (chosen("server: 'https://Metadata.Google.Internal.'"), "STR0358", "never connected"),
         (chosen("server: 'https://169.254.169.254'"), "STR0218", "169.254"),
@@ -274,6 +274,8 @@ async fn operator_file_selects_the_provider_and_the_credential_of_a_profile() {
     assert_eq!(credential(&format!("[{kube}]"), &secrets), Ok(token("canary")));
     let identity = credential("[{provider: google, identity: i}]", &[]).expect("an identity");
     assert!(matches!(identity, ApiCredential::Issued(_)));
+    let program = "[{provider: ocm, program: {command: /nowhere/x}, servers: ['*.test']}]";
+    assert!(matches!(credential(program, &[]), Ok(ApiCredential::Issued(_))));
     // The order of the file decides, and a provider that fails is not replaced.
     let both = format!("[{kube}, {{provider: google, identity: i}}]");
     let refusal = credential(&both, &[]).expect_err("no Secret");
@@ -299,10 +301,10 @@ async fn operator_file_selects_the_provider_and_the_credential_of_a_profile() {
             "STR0203",
         ),
         (
-            "[{provider: ocm, program: {command: /x}, servers: ['*.test']}]",
+            "[{provider: ocm, program: {command: /x}, servers: ['*.other.test']}]",
             &[],
-            "STR0227",
-            "program",
+            "STR0226",
+            "add proxy.test to servers of access entry ocm",
         ),
     ] {
         let refusal = credential(access, secrets).expect_err(fact);

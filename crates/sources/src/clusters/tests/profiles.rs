@@ -145,3 +145,76 @@ async fn operator_file_changes_the_credential_of_a_profile() {
     file_sender.send_replace(file(BY_SECRET));
     east(&mesh, |east| east.state == ClusterState::Live).await;
 }
+
+/// Writes a program that prints the token in a file next to it, and counts its runs.
+fn program(directory: &std::path::Path, token: &str) -> String {
+    let path = |name: &str| directory.join(name).display().to_string();
+    std::fs::write(path("token"), token).expect("written");
+    let script = format!(
+        "echo \"$KUBERNETES_EXEC_INFO $*\" >> {runs}; printf '{{\"status\": {{\"token\": \"%s\"}}}}' \"$(cat {token})\"",
+        runs = path("runs"),
+        token = path("token"),
+    );
+    let entry = json!({
+        "provider": "ocm", "program": { "command": "sh", "args": ["-c", script, "sh"] },
+        "servers": ["127.0.0.0/8"], "profileArguments": { "allow": ["--region"] },
+    });
+    entry.to_string()
+}
+
+#[tokio::test]
+async fn program_of_the_operator_file_provides_the_token_of_a_profile() {
+    let sim = sim("east").await;
+    let directory = tempfile::tempdir().expect("a directory");
+    let entry = program(directory.path(), &sim.token());
+    let (mesh, file_sender) = mesh(&entry).await;
+    let mut with_arguments = profile(&sim, "True", "east");
+    let extensions = &mut with_arguments["status"]["accessProviders"][0]["cluster"]["extensions"];
+    extensions.as_array_mut().expect("a list").push(json!({
+        "name": "clusterprofiles.multicluster.x-k8s.io/exec/additional-args",
+        "extension": ["--region=eu", "--evil"],
+    }));
+    mesh.hub.store().apply(with_arguments).expect("a profile");
+    let live = east(&mesh, |east| east.state == ClusterState::Live).await;
+    assert_eq!(live.credential.expect("a credential").identity.as_deref(), Some("ocm"));
+    let runs = std::fs::read_to_string(directory.path().join("runs")).expect("it ran");
+    let [run] = runs.lines().collect::<Vec<_>>()[..] else { panic!("{runs}") };
+    let (info, arguments) = run.rsplit_once(' ').expect("two parts");
+    assert_eq!(arguments, "--region=eu");
+    let info: Value = serde_json::from_str(info).expect("JSON");
+    let cluster = &info["spec"]["cluster"];
+    assert_eq!(
+        (&cluster["server"], &cluster["config"]),
+        (&json!(sim.url()), &json!({ "clusterName": "c1" }))
+    );
+    assert_eq!(info["spec"]["interactive"], json!(false));
+
+    // A server that is not listed receives no token, and the program does not run for it.
+    let requests = sim.requests(|_| true).len();
+    file_sender.send_replace(file(&entry.replace("127.0.0.0/8", "10.0.0.0/8")));
+    let refused =
+        |east: &ClusterStatus| east.reason.as_ref().is_some_and(|r| r.contains("STR0226"));
+    let frozen = east(&mesh, refused).await;
+    assert_eq!(frozen.services, 1, "the last known state stays");
+    sim.store().apply(service("shop", "late", "10.96.0.9", &[HTTP])).expect("a service");
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(sim.requests(|_| true).len(), requests);
+    let runs = std::fs::read_to_string(directory.path().join("runs")).expect("it ran");
+    assert_eq!(runs.lines().count(), 1);
+}
+
+#[tokio::test]
+async fn failure_of_a_program_is_the_reason_of_the_member() {
+    let sim = sim("east").await;
+    let entry = "{provider: ocm, program: {command: sh, args: [-c, 'echo canary; echo log in first >&2; exit 3']}, servers: ['127.0.0.0/8']}";
+    let (mesh, _file) = mesh(entry).await;
+    mesh.hub.store().apply(profile(&sim, "True", "east")).expect("a profile");
+    let names_the_error = |east: &ClusterStatus| {
+        east.reason.as_ref().is_some_and(|reason| reason.contains("log in first"))
+    };
+    let failed = east(&mesh, names_the_error).await;
+    assert_eq!(failed.state, ClusterState::AuthFailed);
+    let reason = failed.reason.unwrap_or_default();
+    assert!(reason.contains("STR0232"), "{reason}");
+    assert!(!reason.contains("canary") && sim.requests(|_| true).is_empty());
+}

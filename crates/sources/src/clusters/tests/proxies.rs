@@ -1,4 +1,4 @@
-//! Tests of members behind HTTP proxies. Only the proxy knows the address of the member's server.
+//! Tests of members behind HTTP and SOCKS proxies. Only the proxy knows the address of the member's server.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -224,4 +224,68 @@ async fn proxy_with_tls_is_verified_and_requires_a_client_certificate() {
     operator_file.send_replace(file(&entry, "corp.test"));
     let live = east(&mesh, |east| east.state == ClusterState::Live).await;
     assert_eq!(live.via, "proxy corp");
+}
+
+/// Serves the server side of SOCKS 5 to one client: sends `reply`, and after reply 0 connects it with
+/// `server`. Returns the user name with the password, and the requested name, if they are valid.
+async fn serve_socks(mut client: TcpStream, server: SocketAddr, reply: u8) -> Option<[String; 2]> {
+    let mut methods = [0; 4];
+    client.read_exact(&mut methods).await.ok()?;
+    client.write_all(&[5, 2]).await.ok()?;
+    let _version = client.read_u8().await.ok()?;
+    let user = [text(&mut client).await?, text(&mut client).await?].join(":");
+    client.write_all(&[1, 0]).await.ok()?;
+    let mut request = [0; 4];
+    client.read_exact(&mut request).await.ok()?;
+    let target = text(&mut client).await.filter(|_| request == [5, 1, 0, 3])?;
+    let port = client.read_u16().await.ok()?;
+    client.write_all(&[5, reply, 0, 1, 0, 0, 0, 0, 0, 0]).await.ok()?;
+    if reply == 0 {
+        let mut server = TcpStream::connect(server).await.ok()?;
+        let _ = copy_bidirectional(&mut client, &mut server).await;
+    }
+    Some([user, format!("{target}:{port}")])
+}
+
+/// Reads a text after its length.
+async fn text(stream: &mut TcpStream) -> Option<String> {
+    let mut bytes = vec![0; stream.read_u8().await.ok()?.into()];
+    stream.read_exact(&mut bytes).await.ok()?;
+    String::from_utf8(bytes).ok()
+}
+
+#[tokio::test]
+async fn member_is_read_through_a_socks_proxy_that_resolves_its_name() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let authorization = directory.path().join("authorization");
+    std::fs::write(&authorization, "Basic bWU6c2VjcmV0\n").expect("written");
+    let (sim, tasks) = (sim("east").await, Supervisor::new());
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    let (reply, replies) = watch::channel(2_u8);
+    let (server, all) = (sim.address(), tasks.clone());
+    let seen: Arc<Mutex<BTreeSet<[String; 2]>>> = Arc::default();
+    let served = Arc::clone(&seen);
+    tasks.spawn("proxy", async move {
+        loop {
+            let (tcp, _) = listener.accept().await.expect("a connection");
+            let (reply, served) = (*replies.borrow(), Arc::clone(&served));
+            all.spawn("tunnel", async move {
+                let found = serve_socks(tcp, server, reply).await;
+                lock(&served).extend(found);
+            });
+        }
+    });
+    let entry =
+        format!("url: 'socks5://{address}', authorizationFile: {}", authorization.display());
+    let (_file, sources) = watch::channel(file(&entry, "corp.test"));
+    let mesh = Mesh::with_sources(sources).await;
+    mesh.hub.store().apply(secret(&sim)).expect("a Secret");
+    let refused = east(&mesh, |east| names_the_proxy(east, "SOCKS reply 2 (not allowed")).await;
+    assert_eq!(refused.state, ClusterState::Syncing);
+    reply.send_replace(0);
+    let live = east(&mesh, |east| east.state == ClusterState::Live).await;
+    assert_eq!(live.via, "proxy corp");
+    let only = ["me:secret".to_owned(), "east.corp.test:6443".to_owned()];
+    assert_eq!(lock(&seen).iter().collect::<Vec<_>>(), [&only]);
 }

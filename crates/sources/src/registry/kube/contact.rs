@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
 use super::index::IndexedKind;
+use super::reviewed_rights::ReviewedRights;
 use super::{ApiContact, OutdatedKind};
 use strait_base::codes;
 use strait_kube_client::{AccessError, ApiError};
@@ -174,17 +175,27 @@ impl Contacts {
         degraded
     }
 
-    /// Returns the permissions that the API server says are missing.
-    pub(super) fn missing_rights(&self) -> Vec<String> {
-        let is_denied =
-            |kind: &IndexedKind| matches!(self.reader_error(*kind), Some(ApiError::Forbidden(_)));
-        let denied = IndexedKind::ALL.into_iter().filter(is_denied);
-        denied
-            .map(|kind| match kind.group() {
-                "" => format!("list {}", kind.plural()),
-                group => format!("list {}.{group}", kind.plural()),
+    /// Returns the permissions that are missing: those whose request was refused, and those that the
+    /// API server does not list, unless their requests work in the meantime.
+    pub(super) fn missing_rights(&self, reviewed: &ReviewedRights) -> Vec<String> {
+        let missing = |kind: IndexedKind| {
+            let verb = match (self.reader_error(kind), reviewed.get(&kind)) {
+                (_, Some(_)) if self.works(kind) => return None,
+                (_, Some(verb)) => *verb,
+                (Some(ApiError::Forbidden(_)), None) => "list",
+                _ => return None,
+            };
+            Some(match kind.group() {
+                "" => format!("{verb} {}", kind.plural()),
+                group => format!("{verb} {}.{group}", kind.plural()),
             })
-            .collect()
+        };
+        IndexedKind::ALL.into_iter().filter_map(missing).collect()
+    }
+
+    /// Whether the last requests for a kind succeeded.
+    fn works(&self, kind: IndexedKind) -> bool {
+        self.is_listed(kind) && self.reader_error(kind).is_none()
     }
 
     /// Returns the worst problem with the server: problems that an operator must fix come before
@@ -344,6 +355,22 @@ mod tests {
         assert!(!contacts.reached());
         contacts.answered(PODS);
         assert!(contacts.reached(), "a change came since");
+    }
+
+    #[test]
+    fn right_is_missing_if_it_is_not_listed_or_a_request_is_refused() {
+        let mut contacts = Contacts::default();
+        let reviewed = ReviewedRights::from([(IndexedKind::EndpointSlices, "watch")]);
+        let slices = "watch endpointslices.discovery.k8s.io";
+        assert_eq!(contacts.missing_rights(&reviewed), [slices]);
+        contacts.failed(PODS, ApiError::Forbidden("pods is forbidden".into()), at(0));
+        assert_eq!(contacts.missing_rights(&reviewed), [slices, "list pods"]);
+        // The review is older than the list.
+        contacts.answered(ReaderId::Kind(IndexedKind::EndpointSlices));
+        contacts.listed(IndexedKind::EndpointSlices);
+        assert_eq!(contacts.missing_rights(&reviewed), ["list pods"]);
+        contacts.answered(PODS);
+        assert_eq!(contacts.missing_rights(&ReviewedRights::new()), [""; 0]);
     }
 
     #[test]

@@ -18,10 +18,12 @@ use super::contact::{Contacts, ReaderId, contact_for_access};
 use super::endpoint_slice::Slice;
 use super::index::{IndexChanges, IndexEvent, Indexed, IndexedKind, KubeIndex, ObjectList, ReadAs};
 use super::mcs::{self, Export, Import};
+use super::memory_estimate::MemoryEstimate;
 use super::namespace::NamespaceFacts;
 use super::node::NodeRecord;
 use super::pending_pods::PendingPods;
 use super::pod::PodRecord;
+use super::reviewed_rights::{self, ReviewedRights};
 use super::roots::{self, RootsStatus, Writable};
 use super::scope::{COMMON, ReadSettings, Scope};
 use super::service::KubeService;
@@ -48,10 +50,6 @@ const ENTRY_BYTES_MAX: usize = 256 << 10;
 const EVENTS_MAX: usize = 1024;
 /// Maximum number of events that are applied before the resulting changes are sent.
 const BATCH: usize = 256;
-/// The memory use is computed again after this many bytes if half of the budget is used, or after
-/// this many events if the budget is exhausted.
-const WEIGHED_AFTER: usize = 4 << 20;
-const WEIGHED_EVENTS: usize = 1000;
 /// How often to check for a better version of the multi-cluster services API, and the pauses if the
 /// server has none and if it is unreachable.
 const VERSION_LOOK: Duration = Duration::from_secs(300);
@@ -103,6 +101,7 @@ pub async fn run_with(config: RunConfig, client: Result<ApiClient, AccessError>)
     let role = config.writes.role.clone();
     let (writable, writable_receiver) = watch::channel(None);
     let (roots_status, roots_receiver) = watch::channel(None);
+    let (reviewed, reviewed_receiver) = watch::channel(ReviewedRights::default());
     let object_counts = config.status.borrow().object_counts;
     let status = RunStatus { object_counts, ..RunStatus::starting() };
     let wanted = SharingWanted {
@@ -130,6 +129,7 @@ pub async fn run_with(config: RunConfig, client: Result<ApiClient, AccessError>)
         writable,
         writable_stale: true,
         roots: roots_receiver,
+        rights: reviewed_receiver,
         pending: IndexChanges::default(),
         causes: Causes::default(),
         pending_pods: PendingPods::default(),
@@ -154,6 +154,7 @@ pub async fn run_with(config: RunConfig, client: Result<ApiClient, AccessError>)
         () = member.serve(inputs, namespaces, &to) => {}
         () = Box::pin(read(&client, &scope, limits, &sink)) => {}
         () = Box::pin(look(&client, doubts)) => {}
+        () = Box::pin(reviewed_rights::follow(&client, &reviewed)) => {}
         () = Box::pin(own_mesh::follow(&client, &mesh_namespace, &claims)), if read_own => {}
         () = Box::pin(read_shared(&client, &scope, limits, &sink, &version, wanted)) => {}
         // It ends together with the sender of desired objects.
@@ -383,43 +384,6 @@ impl Trust {
     }
 }
 
-/// The approximate memory use. The exact computation visits every object, so it is repeated only
-/// after a limited growth; until then, all new data counts, even if it replaces other data.
-#[derive(Debug, Default)]
-struct MemoryEstimate {
-    weighed: usize,
-    /// Bytes received since.
-    since: usize,
-    events: usize,
-}
-
-impl MemoryEstimate {
-    fn bytes(&self) -> usize {
-        self.weighed.saturating_add(self.since)
-    }
-
-    fn grow(&mut self, bytes: usize) {
-        self.since = self.since.saturating_add(bytes);
-        self.events += 1;
-    }
-
-    fn shrink(&mut self, bytes: usize) {
-        self.since = self.since.saturating_sub(bytes);
-    }
-
-    /// Whether the exact computation is due: much data has arrived and half of the budget is used,
-    /// or the budget seems exhausted and some memory may have been released since.
-    fn is_stale(&self, most: usize) -> bool {
-        let bytes = self.bytes();
-        (self.since > WEIGHED_AFTER && bytes > most / 2)
-            || (bytes > most && self.events >= WEIGHED_EVENTS)
-    }
-
-    fn weighed(&mut self, bytes: usize) {
-        *self = Self { weighed: bytes, since: 0, events: 0 };
-    }
-}
-
 /// The state of the cluster and of the contact with it.
 struct ClusterInputState {
     cluster: ClusterId,
@@ -442,6 +406,8 @@ struct ClusterInputState {
     writable_stale: bool,
     /// How far the roots have been distributed in them.
     roots: watch::Receiver<Option<RootsStatus>>,
+    /// The rights that the API server lists.
+    rights: watch::Receiver<ReviewedRights>,
     /// The kind and the reason if a watch exceeded the budget.
     over_budget: Option<(IndexedKind, String)>,
     /// The approximate memory use of all data.
@@ -497,6 +463,7 @@ impl ClusterInputState {
                 over = self.pending_pods.over(), if !has_report => self.pending.services(over),
                 () = to.updates.closed(), if !has_report => return,
                 Ok(()) = self.roots.changed() => {}
+                Ok(()) = self.rights.changed() => {}
                 Ok(()) = self.traffic.changed() => self.take_traffic(),
                 // The comparison uses the last sent records, so pending changes are sent first.
                 () = self.write_back.next_look(), if self.may_report() && self.status.synced && !has_report => {
@@ -523,7 +490,7 @@ impl ClusterInputState {
         if !touched.is_empty() {
             // They may belong to another cluster.
             self.identity_check.doubt();
-            self.memory.weighed(self.index.weight());
+            self.memory.set_weighed(self.index.weight());
             self.client.account().set_stored(self.memory.bytes());
         }
         self.pending.merge(touched);
@@ -655,7 +622,7 @@ impl ClusterInputState {
         self.pending.merge(touched);
         self.memory.grow(applied.as_ref().map_or(0, |(_, weight)| *weight));
         if is_list || self.memory.is_stale(self.limits.memory_bytes) {
-            self.memory.weighed(self.index.weight());
+            self.memory.set_weighed(self.index.weight());
         }
         self.budget::<T>(applied);
         self.client.account().set_stored(self.memory.bytes());
@@ -750,7 +717,7 @@ impl ClusterInputState {
             doubted.map(|(kind, doubt)| format!("the list of {} {doubt}", kind.plural()));
         self.status.doubts = self.guard.doubted();
         self.status.degraded = self.contacts.degraded();
-        self.status.missing_rights = self.contacts.missing_rights();
+        self.status.missing_rights = self.contacts.missing_rights(&self.rights.borrow_and_update());
         self.status.degraded.extend(self.trust.remarks());
         if let count @ 1.. = self.client.unreadable_ca_blocks() {
             let code = &codes::CREDENTIAL_UNUSABLE;

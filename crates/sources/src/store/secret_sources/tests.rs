@@ -234,6 +234,49 @@ async fn complete_decisions_of_a_placement_limit_its_source() {
     store.apply(decision("d1", Some("1"), &["west"])).expect("applied");
     until(&mut joined, &["fleet capi/east", "fleet capi/north", "fleet capi/west"]).await;
     assert!(joined.problems.borrow().is_empty());
+    // Without any decision, the previous set stays, and it is reported. An empty one removes all.
+    for name in ["d0", "d1", "d2"] {
+        store.delete("PlacementDecision", "capi", name).expect("it exists");
+    }
+    let undecided = |problems: &Vec<String>| {
+        problems.iter().any(|fact| fact.starts_with("source fleet: STR0241"))
+    };
+    let waited = tokio::time::timeout(LIMIT, joined.problems.wait_for(undecided)).await;
+    waited.expect("in time").expect("running");
+    assert_eq!(joined.objects.borrow().as_ref().map_or(0, |all| all.secrets.len()), 3);
+    store.apply(decision("d0", None, &[])).expect("applied");
+    until(&mut joined, &[]).await;
+    assert!(joined.problems.borrow().is_empty());
+    assert!(tasks.shut_down(LIMIT).await);
+}
+
+#[tokio::test]
+async fn profile_with_the_name_of_a_selected_secret_is_reported() {
+    let hub = hub().await;
+    hub.enable(strait_sim::Family::MultiCluster);
+    let (_access, access) = watch::channel(access(&hub));
+    let (_own, own) = watch::channel(Some(Arc::new(Objects::default())));
+    let file = parse(
+        "sources: [{name: capi, secrets: {namespace: capi}, ids: ['*']}, {name: fleet, clusterProfiles: {namespace: capi}, ids: ['*']}]",
+    );
+    let (_file, sources) = watch::channel(file);
+    hub.store().apply(secret("capi", "east", "prod")).expect("applied");
+    for name in ["east", "west"] {
+        hub.store().apply(profile(name)).expect("applied");
+    }
+    let tasks = Supervisor::new();
+    let mut published = profile("published");
+    published["spec"] = json!({ "clusterManager": { "name": "strait" } });
+    hub.store().apply(published).expect("applied");
+    let mut joined = with_sources(own, Some(access), sources, &tasks);
+    until(&mut joined, &["capi capi/east", "fleet capi/west"]).await;
+    let only = "source fleet: STR0240: the ClusterProfile capi/east is not used";
+    let reported = |problems: &Vec<String>| problems.iter().any(|fact| fact.starts_with(only));
+    let waited = tokio::time::timeout(LIMIT, joined.problems.wait_for(reported)).await;
+    waited.expect("in time").expect("running");
+    hub.store().delete("Secret", "capi", "east").expect("it exists");
+    until(&mut joined, &["fleet capi/east", "fleet capi/west"]).await;
+    assert!(joined.problems.borrow().is_empty());
     assert!(tasks.shut_down(LIMIT).await);
 }
 
@@ -265,7 +308,7 @@ fn profiles_and_decisions_of_a_directory_define_members() {
         tasks: Supervisor::new(),
     };
     joining.update_placed(Some(&own), &file);
-    let joined = joining.join(&own, &file, None);
+    let joined = joining.join(&own, &file, None).objects;
     assert_eq!(names(&joined), ["fleet capi/east"]);
     let provider: Vec<_> = joined.provider_secrets.keys().map(ToString::to_string).collect();
     assert_eq!(provider, ["capi/msa"]);

@@ -556,7 +556,18 @@ async fn forbidden_optional_kind_is_reported_and_the_cluster_works() {
             status.degraded.iter().any(|one| one.starts_with(&format!("STR0309: {resource}"))),
             "{status:?}"
         );
+        assert!(status.missing_rights.contains(&format!("list {resource}")), "{status:?}");
     }
+}
+
+#[tokio::test]
+async fn missing_rights_are_listed_without_a_refused_request() {
+    let sim = sim(Options::default()).await;
+    // Requests for the kind fail for another reason, so none is refused.
+    sim.fault(Fault::KindFails { resource: "nodes".into(), body: None });
+    sim.fault(Fault::Forbidden { resource: "nodes".into() });
+    let member = Member::begin(sim);
+    member.until(|status| status.missing_rights == ["list nodes"]).await;
 }
 
 #[tokio::test]

@@ -1,0 +1,151 @@
+//! Tokens with which relays enrol without an invitation. Pure.
+//!
+//! The policy file names the issuer and the account for each member (`clusters.ID.relay`), and contains
+//! the issuer's keys: nothing is requested from an address in a token.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use strait_base::codes;
+use strait_identity::token::{IssuerKeys, SignedToken, claimed_issuer};
+use strait_model::ClusterId;
+use strait_model::policy::{Policy, RelayTrust};
+use strait_relay::hub::{EnrolmentRefusal, RelayedMember};
+
+/// Returns the member whose relay presents this token; `None` if it is not a signed token, so that it may
+/// be an invitation.
+///
+/// # Errors
+/// With status 401 if the policy does not accept the token, and 403 if the accepted cluster is not a
+/// relayed member.
+pub(super) fn trusted<'a>(
+    members: &'a BTreeMap<ClusterId, RelayedMember>,
+    policy: &Policy,
+    token: &str,
+    now: SystemTime,
+) -> Result<Option<(&'a ClusterId, &'a RelayedMember)>, EnrolmentRefusal> {
+    let token = token.trim();
+    let Some(issuer) = claimed_issuer(token) else { return Ok(None) };
+    let unaccepted = |fact: String| EnrolmentRefusal::new(401, &codes::RELAY_INVITATION, fact);
+    let mut reason =
+        "no clusters.ID.relay of the policy file names the issuer of the token".to_owned();
+    // Clusters often have issuers and accounts of the same name; then the key decides.
+    for (cluster, trust) in policy.relay_trusts().filter(|(_, trust)| trust.issuer == issuer) {
+        match verify(token, trust, now) {
+            Err(flaw) => {
+                reason = format!("clusters.{cluster}.relay: the token is not accepted: {flaw}")
+            }
+            Ok(()) => {
+                let member = members.get_key_value(cluster).ok_or_else(|| {
+                    let fact = format!("no Secret makes {cluster} a relayed member");
+                    EnrolmentRefusal::new(403, &codes::RELAY_CERTIFICATE, fact)
+                })?;
+                return Ok(Some(member));
+            }
+        }
+    }
+    Err(unaccepted(reason))
+}
+
+/// Checks that a token is valid, and of the account that is trusted.
+fn verify(token: &str, trust: &RelayTrust, now: SystemTime) -> Result<(), String> {
+    let text = |flaw: &dyn std::fmt::Display| flaw.to_string();
+    let keys = IssuerKeys::parse(&trust.issuer, trust.keys.as_bytes());
+    let keys = keys.map_err(|error| format!("keys: {error}"))?;
+    let signed = SignedToken::read(token).map_err(|flaw| text(&flaw))?;
+    let claims = signed.verify(&keys).map_err(|flaw| text(&flaw))?;
+    let subject = format!("system:serviceaccount:{}:{}", claims.namespace, claims.service_account);
+    if subject != trust.subject {
+        return Err(format!("its subject is {subject}, not {}", trust.subject));
+    }
+    signed.check(std::slice::from_ref(&trust.audience), now).map_err(|flaw| text(&flaw))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use strait_identity::token_signer::Signer;
+
+    const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+
+    fn member() -> RelayedMember {
+        RelayedMember {
+            secret: ("strait-system".into(), "strait-member".into()),
+            generation: 1,
+            generation_from: None,
+            uid: None,
+            invitation: None,
+        }
+    }
+
+    fn policy(clusters: &[(&str, &Signer)]) -> Policy {
+        let cluster = |(id, signer): &(&str, &Signer)| {
+            let keys: Value = serde_json::from_str(&signer.keys().to_key_set()).expect("JSON");
+            let relay = json!({
+                "issuer": ISSUER, "subject": "system:serviceaccount:strait-system:strait-relay",
+                "audience": "strait-hub", "keys": keys,
+            });
+            ((*id).to_owned(), json!({ "relay": relay }))
+        };
+        let clusters: serde_json::Map<_, _> = clusters.iter().map(cluster).collect();
+        let file = json!({ "apiVersion": "strait.dev/v1", "kind": "Policy", "clusters": clusters });
+        Policy::parse(&file.to_string()).expect("a valid policy")
+    }
+
+    fn claims(signer: &Signer, now: SystemTime) -> Value {
+        let mut claims = signer.claims(now);
+        claims["sub"] = json!("system:serviceaccount:strait-system:strait-relay");
+        claims["aud"] = json!(["strait-hub"]);
+        claims["kubernetes.io"]["namespace"] = json!("strait-system");
+        claims["kubernetes.io"]["serviceaccount"]["name"] = json!("strait-relay");
+        claims
+    }
+
+    #[test]
+    fn key_of_the_token_decides_the_member() {
+        let now = SystemTime::now();
+        let [east, west, other] = [(); 3].map(|()| Signer::new(ISSUER, "k"));
+        let policy = policy(&[("east", &east), ("west", &west)]);
+        let members = BTreeMap::from([("west".into(), member())]);
+        let found = |token: &str| {
+            let found = trusted(&members, &policy, token, now);
+            found.map(|found| found.map(|(id, _)| id.to_string())).map_err(|refusal| refusal.status)
+        };
+        assert_eq!(found(&west.sign(&claims(&west, now))), Ok(Some("west".to_owned())));
+        assert_eq!(found(&east.sign(&claims(&east, now))), Err(403), "it is no relayed member");
+        assert_eq!(found(&other.sign(&claims(&other, now))), Err(401));
+        assert_eq!(found("an-invitation"), Ok(None));
+        assert_eq!(found(""), Ok(None));
+    }
+
+    #[test]
+    fn token_of_another_account_audience_or_time_is_refused_without_its_text() {
+        let now = SystemTime::now();
+        let west = Signer::new(ISSUER, "k");
+        let policy = policy(&[("west", &west)]);
+        let members = BTreeMap::from([("west".into(), member())]);
+        let changed = |change: &dyn Fn(&mut Value)| {
+            let mut claims = claims(&west, now);
+            change(&mut claims);
+            west.sign(&claims)
+        };
+        let account = changed(&|claims| {
+            claims["sub"] = json!("system:serviceaccount:strait-system:other");
+            claims["kubernetes.io"]["serviceaccount"]["name"] = json!("other");
+        });
+        for (token, at, fact) in [
+            (account, now, "its subject is system:serviceaccount:strait-system:other"),
+            (changed(&|claims| claims["aud"] = json!(["istio-ca"])), now, "audience"),
+            (changed(&|claims| claims["iss"] = json!("https://a.test")), now, "names the issuer"),
+            (changed(&|_| {}), now + Duration::from_secs(7200), "expired"),
+        ] {
+            let refusal = trusted(&members, &policy, &token, at).expect_err(fact);
+            assert_eq!(refusal.status, 401);
+            assert!(refusal.fact.contains(fact) && !refusal.fact.contains(&token), "{refusal:?}");
+        }
+    }
+}
