@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::failure::{CommandFailure, CommandResult, Exit};
@@ -13,7 +14,7 @@ use super::output::{self, Column, Format, OutputStyle, TableLayout, items, text}
 use super::simulate;
 use strait_base::codes;
 use strait_model::policy::{DefaultVisibility, ForeignHostsMode, Policy, PolicyRefusal};
-use strait_model::{ClusterId, NetworkId};
+use strait_model::{ClusterId, NetworkId, SharingFacts};
 use strait_rules::access::PolicyKind;
 
 /// Check and test policies.
@@ -24,7 +25,8 @@ pub(crate) enum PolicyCommand {
         /// Policy file, as for 'strait serve --policy'
         file: PathBuf,
     },
-    /// Show what a policy file would refuse: a claim of a cluster, or anything in the running mesh
+    /// Show what a policy file would refuse: a claim of a cluster, or anything in the running mesh,
+    /// and the services that would become local or shared
     Test(TestArgs),
     /// Show the state of an access policy, and the proxies that have not acknowledged it yet
     Status(PolicyStatusArgs),
@@ -63,6 +65,9 @@ pub(crate) struct TestArgs {
     #[command(flatten)]
     ask: QueryArgs,
 }
+
+/// The rule of services that the mesh config makes cluster-local, which no policy changes.
+const SERVICE_SETTINGS: &str = "mesh config serviceSettings";
 
 /// Table of refusals.
 const REFUSALS: TableLayout = TableLayout {
@@ -108,35 +113,89 @@ fn read(file: &Path) -> Result<Policy, CommandFailure> {
 
 async fn test(args: &TestArgs) -> CommandResult {
     let policy = read(&args.file)?;
-    let refusals = match &args.cluster {
-        Some(cluster) => {
-            known(&policy, cluster, args).await?;
-            claims(&policy, &ClusterId::from(cluster.as_str()), args)?
+    if let Some(cluster) = &args.cluster {
+        known(&policy, cluster, args).await?;
+        return show_refusals(claims(&policy, &ClusterId::from(cluster.as_str()), args)?, args);
+    }
+    let mut changes = Vec::new();
+    let refusals = {
+        let services = args.ask.ask("/debug/services", &[]).await?.value;
+        let mut found = Vec::new();
+        for service in items(&services) {
+            changes.extend(sharing_changes(&policy, service));
+            let Some(host) = service["hostname"].as_str() else { continue };
+            let query = [("hostname", host)];
+            let endpoints = args.ask.ask("/debug/endpoints", &query).await?.value;
+            found.extend(refused(&policy, service, &endpoints));
         }
-        None => {
-            let services = args.ask.ask("/debug/services", &[]).await?.value;
-            let mut found = Vec::new();
-            for service in items(&services) {
-                let Some(host) = service["hostname"].as_str() else { continue };
-                let query = [("hostname", host)];
-                let endpoints = args.ask.ask("/debug/endpoints", &query).await?.value;
-                found.extend(refused(&policy, service, &endpoints));
-            }
-            if policy.traffic().default_visibility == DefaultVisibility::Namespace {
-                let now = args.ask.ask("/debug/policy", &[]).await?.value;
-                found.extend(items(&now["visibleByDefault"]).iter().map(narrowed));
-            }
-            if policy.traffic().foreign_hosts == ForeignHostsMode::Deny {
-                let states = args.ask.ask("/debug/config", &[]).await?.value;
-                found.extend(items(&states).iter().filter_map(denied));
-            }
-            if policy.gateway_namespaces().is_some() {
-                let networks = args.ask.ask("/debug/networks", &[]).await?.value;
-                found.extend(refused_gateways(&policy, &networks));
-            }
-            found
+        if policy.traffic().default_visibility == DefaultVisibility::Namespace {
+            let now = args.ask.ask("/debug/policy", &[]).await?.value;
+            found.extend(items(&now["visibleByDefault"]).iter().map(narrowed));
         }
+        if policy.traffic().foreign_hosts == ForeignHostsMode::Deny {
+            let states = args.ask.ask("/debug/config", &[]).await?.value;
+            found.extend(items(&states).iter().filter_map(denied));
+        }
+        if policy.gateway_namespaces().is_some() {
+            let networks = args.ask.ask("/debug/networks", &[]).await?.value;
+            found.extend(refused_gateways(&policy, &networks));
+        }
+        found
     };
+    let show = &args.ask.show;
+    match show.output {
+        Format::Json | Format::Yaml => {
+            let exit = if refusals.is_empty() { Exit::Fine } else { Exit::Unhealthy };
+            let answer = json!({ "refusals": refusals, "changes": changes });
+            output::print(&match show.output {
+                Format::Json => format!("{answer:#}\n"),
+                _ => output::yaml(&answer),
+            })?;
+            Ok(exit)
+        }
+        _ => {
+            let exit = show_refusals(refusals, args)?;
+            if show.output.is_for_people() && show.output != Format::Name {
+                output::print(&render_changes(&changes))?;
+            }
+            Ok(exit)
+        }
+    }
+}
+
+/// Returns the clusters in which a service would become local or shared.
+fn sharing_changes(policy: &Policy, service: &Value) -> Vec<Value> {
+    let [host, namespace] =
+        ["hostname", "namespace"].map(|field| service[field].as_str().unwrap_or_default());
+    let mut changes = Vec::new();
+    for row in items(&service["sharing"]) {
+        let cluster = ClusterId::from(row["cluster"].as_str().unwrap_or_default());
+        let facts = SharingFacts::deserialize(&row["statements"]).unwrap_or_default();
+        let is_local = row["rule"] == SERVICE_SETTINGS
+            || policy.may_export(&cluster, host, namespace).is_err()
+            || policy.sharing().decide(&cluster, facts).is_local;
+        let to = if is_local { "local" } else { "shared" };
+        if row["state"] != to {
+            changes.push(json!({
+                "hostname": host, "cluster": cluster, "from": row["state"], "to": to,
+            }));
+        }
+    }
+    changes
+}
+
+/// Returns a line for each service that would become local or shared in a cluster.
+fn render_changes(changes: &[Value]) -> String {
+    let line = |change: &Value| {
+        let [host, cluster, from, to] =
+            ["hostname", "cluster", "from", "to"].map(|field| text(&change[field]));
+        format!("{host}  {cluster}  {from} -> {to}\n")
+    };
+    changes.iter().map(line).collect()
+}
+
+/// Prints refusals. Exit code 2 means that there are some.
+fn show_refusals(refusals: Vec<Value>, args: &TestArgs) -> CommandResult {
     let exit = if refusals.is_empty() { Exit::Fine } else { Exit::Unhealthy };
     let answer = Value::Array(refusals);
     let raw = format!("{answer:#}\n");
@@ -391,6 +450,42 @@ fn render_status(state: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn services_that_would_become_local_or_shared_are_listed() {
+        let policy = |rules: &str| {
+            Policy::parse(&format!("apiVersion: strait.dev/v1\nkind: Policy\n{rules}"))
+                .expect(rules)
+        };
+        let row = |cluster: &str, state: &str, rule: &str, statements: Value| json!({ "cluster": cluster, "state": state, "rule": rule, "statements": statements });
+        let service = json!({
+            "hostname": "web.shop.svc.cluster.local", "namespace": "shop",
+            "sharing": [
+                row("east", "shared", "no rule", json!({ "scope": false })),
+                row("west", "shared", "no rule", json!({ "scope": true })),
+                row("north", "shared", "Service label strait.dev/share", json!({ "label": true, "scope": false })),
+                row("south", "local", SERVICE_SETTINGS, json!({ "scope": true })),
+                row("far", "local", "policy owners[0]", json!({})),
+            ],
+        });
+        let changed = |rules: &str| render_changes(&sharing_changes(&policy(rules), &service));
+        let of = |cluster: &str, change: &str| {
+            format!("web.shop.svc.cluster.local  {cluster}  {change}\n")
+        };
+        let kept = "owners: [{namespaces: [shop], clusters: [east, west, north, south]}]\n";
+        assert_eq!(changed(kept), "");
+        let honoured = format!("{kept}sharing: {{istioGlobal: honour}}");
+        assert_eq!(changed(&honoured), of("east", "shared -> local"));
+        let local = format!("{kept}sharing: {{default: local}}");
+        let both = of("east", "shared -> local") + &of("west", "shared -> local");
+        assert_eq!(changed(&local), both);
+        assert_eq!(changed(""), of("far", "local -> shared"));
+        let changes = sharing_changes(&policy(&honoured), &service);
+        let expected = json!([{
+            "hostname": "web.shop.svc.cluster.local", "cluster": "east", "from": "shared", "to": "local",
+        }]);
+        assert_eq!(Value::Array(changes), expected);
+    }
 
     #[test]
     fn objects_that_would_apply_to_one_namespace_only_are_listed() {

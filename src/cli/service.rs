@@ -162,6 +162,12 @@ pub(super) fn get(
     let headers: &[&str] =
         if show.no_headers { &[] } else { &["CLUSTER", "NETWORK", "READY", "VIPS"] };
     let mut out = output::describe(fields, look) + "\n" + &output::table(headers, rows, look);
+    let sharing: Vec<_> = items(&row["sharing"]).iter().map(sharing).collect();
+    if !sharing.is_empty() {
+        let headers: &[&str] =
+            if show.no_headers { &[] } else { &["CLUSTER", "SHARING", "DECIDED BY"] };
+        out += &format!("\n{}", output::table(headers, sharing, look));
+    }
     let exports = explain_import::exports(&row["exports"]);
     if !exports.is_empty() {
         let headers: &[&str] = if show.no_headers { &[] } else { &explain_import::EXPORTS };
@@ -177,6 +183,11 @@ pub(super) fn get(
         out += &format!("\n{}", output::table(headers, imports, look));
     }
     Ok(out)
+}
+
+/// Returns the row that states whether a cluster shares the service.
+fn sharing(sharing: &Value) -> Vec<Cell> {
+    ["cluster", "state", "rule"].map(|field| text(&sharing[field]).into()).into()
 }
 
 /// Returns the row of an import.

@@ -24,6 +24,7 @@ mod gateway_topology;
 mod mcs;
 mod mcs_endpoints;
 mod service;
+mod sharing;
 mod workload;
 mod workload_key;
 mod workloads;
@@ -110,6 +111,7 @@ pub use service::{
     ByName, Definition, Distribution, ExportTo, NamedEndpoint, Port, Protocol, Resolution, Service,
     TargetPort,
 };
+pub use sharing::{ISTIO_GLOBAL_LABEL, SHARE_LABEL, SharingDecision, SharingFacts, SharingRule};
 pub use sorted::{SortedMap, filling, repack};
 pub use status_condition::StatusCondition;
 pub use telemetry::{EndpointMetadata, telemetry};

@@ -23,6 +23,7 @@ mod core;
 mod error;
 mod estate_ca;
 mod feed;
+mod ignored_scopes;
 mod in_force;
 mod inputs;
 mod journal;

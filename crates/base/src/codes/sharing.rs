@@ -63,4 +63,11 @@ the limits. The metric strait_mcs_deletes_held shows the number of delayed delet
 Strait writes with server-side apply as the field manager strait and never takes fields from other managers.
 The API server reported that another manager set a field to a different value. Strait leaves the object
 unchanged and tries again after 10 minutes.";
+
+    /// `serviceScopeConfigs` in a mesh config.
+    SCOPES_IGNORED = "STR0450", "serviceScopeConfigs of the mesh config has no effect",
+        "Set sharing.istioGlobal: honour in the policy file; 'strait policy test FILE' lists what changes.", "\
+serviceScopeConfigs selects the services that Istio's ambient mode shares with other clusters, and keeps all
+others local. Applied to sidecars, it would remove all remote endpoints of the others. Strait therefore
+ignores it unless the policy file says otherwise. The message states how many services would become local.";
 }

@@ -25,6 +25,7 @@ mod rollout;
 mod same_ranges;
 mod session;
 mod shared;
+mod sharing;
 mod sources;
 mod stored;
 mod summary;
@@ -625,6 +626,9 @@ async fn policy(State(sources): SourcesState) -> AdminResult {
             "foreignHosts": policy.traffic().foreign_hosts.as_str(),
             "gatewayNamespaces": policy.gateway_namespaces(), "members": members,
             "remoteEjection": policy.remote_ejection().as_str(),
+            "sharing": {
+                "istioGlobal": if policy.sharing().honours_istio() { "honour" } else { "ignore" },
+            },
         }),
     ))
 }

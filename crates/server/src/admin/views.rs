@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::imports;
+use super::sharing;
 use strait_base::codes;
 use strait_base::time::rfc3339;
 use strait_explain::code;
@@ -51,6 +52,8 @@ pub(super) struct ServiceView<'a> {
     service_accounts: &'a [Arc<str>],
     clusters: Vec<&'a ClusterId>,
     conflicts: Vec<Conflict>,
+    /// Whether each cluster shares it, and the rule that decides it.
+    sharing: Vec<Value>,
     /// The ServiceExports of the service.
     exports: Vec<Value>,
     /// Its ServiceImports, by cluster.
@@ -90,7 +93,11 @@ pub(super) fn services<'a>(
         .collect();
     // Definitions that are private to a namespace follow the public one.
     all.sort_by_key(|service| service.hostname());
-    all.into_iter().map(|service| service_view(service.hostname(), service, &dropped)).collect()
+    let view = |service: &'a Arc<MergedService>| {
+        let sharing = sharing::of_service(context, service);
+        ServiceView { sharing, ..service_view(service.hostname(), service, &dropped) }
+    };
+    all.into_iter().map(view).collect()
 }
 
 fn service_view<'a>(
@@ -137,6 +144,7 @@ fn service_view<'a>(
         service_accounts: &service.service_accounts,
         clusters: service.by_cluster.keys().filter(|cluster| !cluster.is_empty()).collect(),
         conflicts,
+        sharing: Vec::new(),
         exports: Vec::new(),
         imports: Vec::new(),
     }

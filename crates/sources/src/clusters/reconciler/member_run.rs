@@ -66,7 +66,7 @@ pub(super) fn start_run(
             trust_domain: run_how.trust_domain.to_string(),
             own_mesh: run_how.own_mesh.clone(),
             system_namespace: shared.config.system_namespace.clone(),
-            namespaces: shared.config.namespaces.clone(),
+            selectors: shared.config.selectors.clone(),
             metadata: shared.config.metadata,
             mcs: shared.config.mcs,
             imports: shared.config.imports,
