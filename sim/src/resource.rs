@@ -13,6 +13,8 @@ pub enum Family {
     GatewayApi,
     /// `multicluster.x-k8s.io`.
     MultiCluster,
+    /// ClusterTrustBundles of `certificates.k8s.io`.
+    TrustBundles,
 }
 
 /// A kind of object.
@@ -147,6 +149,7 @@ const fn gateway_api(
 const RBAC: &str = "rbac.authorization.k8s.io";
 const ADMISSION: &str = "admissionregistration.k8s.io";
 const MULTICLUSTER: &str = "multicluster.x-k8s.io";
+const CERTIFICATES: &str = "certificates.k8s.io";
 
 /// All kinds, in the order of discovery.
 pub static RESOURCES: &[Resource] = &[
@@ -236,6 +239,9 @@ pub static RESOURCES: &[Resource] = &[
     grouped(MULTICLUSTER, &["v1beta1", "v1alpha1"], "ServiceImport", "serviceimports")
         .with_status()
         .from(Family::MultiCluster),
+    grouped(CERTIFICATES, &["v1", "v1beta1"], "ClusterTrustBundle", "clustertrustbundles")
+        .cluster_wide()
+        .from(Family::TrustBundles),
 ];
 
 #[cfg(test)]

@@ -158,7 +158,7 @@ pub async fn run_with(config: RunConfig, client: Result<ApiClient, AccessError>)
         () = Box::pin(own_mesh::follow(&client, &mesh_namespace, &claims)), if read_own => {}
         () = Box::pin(read_shared(&client, &scope, limits, &sink, &version, wanted)) => {}
         // It ends together with the sender of desired objects.
-        () = Box::pin(roots::run(client.clone(), limits, config.writes, writable_receiver, roots_status)) => {}
+        () = Box::pin(roots::run(client.clone(), limits, config.writes, &config.clusterset, writable_receiver, roots_status)) => {}
         () = write_back::run(client.clone(), role, desired_receiver, version_receiver, report) => {}
     }
 }

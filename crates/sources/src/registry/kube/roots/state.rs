@@ -39,6 +39,23 @@ pub struct RootsStatus {
     /// The missing permission, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub denied: Option<String>,
+    /// The state of the ClusterTrustBundle; `None` if the API server does not have the kind.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trust_bundle: Option<TrustBundleState>,
+}
+
+/// The state of the ClusterTrustBundle of the roots in one cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum TrustBundleState {
+    /// It contains the roots.
+    Current,
+    /// It belongs to another controller.
+    Foreign,
+    /// The permission to write it is missing.
+    Denied,
+    /// The API server refuses the roots, or another manager owns a field.
+    Rejected,
 }
 
 /// The stored part of a ConfigMap of roots.
@@ -58,7 +75,10 @@ impl Keyed for ClassifiedMap {
 pub(super) type MapEvent = WatchEvent<ClassifiedMap>;
 
 /// A name of a namespace.
-pub(super) type NamespaceName = Arc<str>;
+pub(in crate::registry::kube) type NamespaceName = Arc<str>;
+
+/// The namespaces of a cluster that can be written into; `None` until they are known.
+pub(in crate::registry::kube) type Writable = Option<Arc<BTreeSet<NamespaceName>>>;
 
 /// The ConfigMaps with one name.
 #[derive(Debug, Default)]
