@@ -73,7 +73,7 @@ struct Arguments {
     #[arg(long, value_name = "ID", value_parser = cluster_id)]
     config_cluster: Option<String>,
     /// APIs served in addition to the core, without objects: istio, gateway-api, multi-cluster,
-    /// trust-bundles
+    /// trust-bundles, external-dns
     #[arg(long, value_name = "API,...", value_delimiter = ',', value_parser = family)]
     apis: Vec<Family>,
     /// Address of the control port
@@ -147,8 +147,9 @@ fn family(text: &str) -> Result<Family, String> {
         "gateway-api" => Ok(Family::GatewayApi),
         "multi-cluster" => Ok(Family::MultiCluster),
         "trust-bundles" => Ok(Family::TrustBundles),
+        "external-dns" => Ok(Family::ExternalDns),
         _ => {
-            Err("expected istio, gateway-api, multi-cluster or trust-bundles"
+            Err("expected istio, gateway-api, multi-cluster, trust-bundles or external-dns"
                 .to_owned())
         }
     }

@@ -15,6 +15,8 @@ pub enum Family {
     MultiCluster,
     /// ClusterTrustBundles of `certificates.k8s.io`.
     TrustBundles,
+    /// `externaldns.k8s.io`.
+    ExternalDns,
 }
 
 /// A kind of object.
@@ -242,6 +244,9 @@ pub static RESOURCES: &[Resource] = &[
     grouped(CERTIFICATES, &["v1", "v1beta1"], "ClusterTrustBundle", "clustertrustbundles")
         .cluster_wide()
         .from(Family::TrustBundles),
+    grouped("externaldns.k8s.io", &["v1alpha1"], "DNSEndpoint", "dnsendpoints")
+        .with_status()
+        .from(Family::ExternalDns),
 ];
 
 #[cfg(test)]

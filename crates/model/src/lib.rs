@@ -30,6 +30,7 @@ mod workload_key;
 mod workloads;
 
 pub mod credential;
+mod dns;
 mod facts;
 pub mod fetched_keys;
 mod known_clusters;
@@ -69,6 +70,7 @@ pub use cause::{Cause, Causes};
 pub use collection::{Collection, Difference, ObjectFiles, ObjectKey, RememberedObjects, StandIn};
 pub use configuration::{ConfigurationSnapshot, Counted};
 pub use controller::workload_of_controller;
+pub use dns::{DnsHosts, DnsMode, DnsTarget};
 pub use endpoint::{Endpoint, Health, Locality, NO_ADDRESS, PodState, TLS_MODE_LABEL, TlsMode};
 pub use endpoints::{EndpointGroup, EndpointRef, Endpoints, PackedEndpoint, WorkloadRef};
 pub use facts::{ClusterFacts, OwnTraffic};

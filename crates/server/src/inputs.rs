@@ -12,6 +12,7 @@ use tracing::warn;
 
 use super::callers::{KnownPods, follow_pods};
 use super::core::{Core, EVENTS, share_services};
+use super::dns_records::write_dns_records;
 use super::feed::{self, Configuration, FeedInputs, FeedOutputs, RolloutOutputs};
 use super::ignored_scopes::warn_of_ignored_scopes;
 use super::in_force::ReadingRules;
@@ -236,6 +237,8 @@ impl ServerInputs {
             readiness: readiness_seen.clone(),
             of_istio: args.write_status,
         };
+        let (context, ready) = (core.context.clone(), readiness_seen.clone());
+        write_dns_records(args, source, role.clone(), context, ready, tasks);
         tasks.spawn("ignored scopes", warn_of_ignored_scopes(core.context.clone()));
         write_statuses(source, role, judged, tasks);
         let hold_sharing = share_holds(shared_hold.clone(), &hold_seen, &holds, tasks);

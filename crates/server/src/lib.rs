@@ -20,6 +20,7 @@ mod callers;
 mod churn_monitor;
 mod config_client;
 mod core;
+mod dns_records;
 mod error;
 mod estate_ca;
 mod feed;

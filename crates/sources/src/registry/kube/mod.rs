@@ -49,6 +49,7 @@ use ipnet::IpNet;
 use tokio::sync::{mpsc, watch};
 
 use self::index::IndexedKind;
+pub(crate) use import_objects::{MANAGED_BY, SET, US, short_hash};
 pub use last_contact::LastContact;
 pub use own_mesh::{ClusterClaims, OwnMesh};
 pub use roots::{MemberWrites, ROOTS_MAPS, RootsStatus, written_roots};
