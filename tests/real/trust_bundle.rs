@@ -65,7 +65,7 @@ pub(crate) fn run(host: &Host) {
         ("--admin-address", "127.0.0.1:0"),
     ];
     let arguments = arguments.iter().flat_map(|(flag, value)| [*flag, *value]);
-    let mut strait = Strait::start(host, &hub, arguments.map(str::to_owned).collect());
+    let strait = Strait::start(host, &hub, arguments.map(str::to_owned).collect());
     strait.wait_until_ready();
     let found = wait::until(LIMIT, "the ClusterTrustBundle is written", || {
         let answers = apiserver.try_requests(&[Request::get(PATH)])?;

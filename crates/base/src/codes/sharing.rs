@@ -65,7 +65,7 @@ The API server reported that another manager set a field to a different value. S
 unchanged and tries again after 10 minutes.";
 
     /// `serviceScopeConfigs` in a mesh config.
-    SCOPES_IGNORED = "STR0450", "serviceScopeConfigs of the mesh config has no effect",
+    SCOPES_IGNORED = "STR0450", "the mesh config has serviceScopeConfigs, which have no effect",
         "Set sharing.istioGlobal: honour in the policy file; 'strait policy test FILE' lists what changes.", "\
 serviceScopeConfigs selects the services that Istio's ambient mode shares with other clusters, and keeps all
 others local. Applied to sidecars, it would remove all remote endpoints of the others. Strait therefore
