@@ -36,3 +36,34 @@ pub(super) fn ignored_scopes(answers: &CheckInputs) -> Option<Value> {
     );
     Some(note("mesh", &codes::SCOPES_IGNORED, "meshConfig/serviceScopeConfigs".into(), fact))
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn ignored_scopes_are_noted_with_the_services_that_would_become_local() {
+        let row = |state: &str, statements: Value| json!({ "cluster": "east", "state": state, "statements": statements });
+        let service = |host: &str, row: Value| json!({ "hostname": host, "sharing": [row] });
+        let answers = |scopes: Value, istio: &str| CheckInputs {
+            mesh: json!({ "serviceScopeConfigs": scopes }),
+            policy: json!({ "sharing": { "istioGlobal": istio } }),
+            services: json!([
+                service("a.shop", row("shared", json!({ "scope": false }))),
+                service("b.shop", row("shared", json!({ "scope": false, "label": true }))),
+                service("c.shop", row("local", json!({ "scope": false, "label": false }))),
+                service("d.shop", row("shared", json!({ "scope": true }))),
+            ]),
+            ..CheckInputs::default()
+        };
+        assert_eq!(ignored_scopes(&answers(json!([]), "ignore")), None);
+        assert_eq!(ignored_scopes(&answers(json!([{}]), "honour")), None);
+        let found = ignored_scopes(&answers(json!([{}]), "ignore")).expect("a note");
+        assert_eq!((&found["severity"], &found["code"]), (&json!("note"), &json!("STR0450")));
+        let fact = "serviceScopeConfigs has no effect; if the policy honoured it, \
+                    1 services would become local, such as a.shop";
+        assert_eq!(found["fact"], fact);
+    }
+}
