@@ -190,7 +190,8 @@ async fn sharing_of_the_policy_is_previewed_and_keeps_services_local_as_previewe
     let mut changed = Vec::new();
     for (key, state) in states().await {
         if before[&key] != state {
-            changed.push((key, before[&key].clone(), state));
+            let old = before[&key].clone();
+            changed.push((key, old, state));
         }
     }
     let mut expected: Vec<_> = previewed
