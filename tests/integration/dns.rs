@@ -19,6 +19,8 @@ fn route_in(member: &Member, pod: &str, external: &str) {
     member.serve("edge", &[pod]);
     let service = member.api.store().get("Service", SHOP, "edge").expect("a service");
     let mut service = service.value();
+    // The store has the kind apart from the object.
+    (service["apiVersion"], service["kind"]) = (json!("v1"), json!("Service"));
     service["spec"]["type"] = json!("LoadBalancer");
     service["status"] = json!({ "loadBalancer": { "ingress": [{ "ip": external }] } });
     member.apply(service);

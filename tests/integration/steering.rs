@@ -124,7 +124,10 @@ async fn sharing_of_the_policy_is_previewed_and_keeps_services_local_as_previewe
     }
     let relabel = |member: &Member, name: &str, key: &str, value: &str| {
         let service = member.api.store().get("Service", "shop", name).expect("a service");
-        member.apply(labelled(service.value(), key, value));
+        let mut service = labelled(service.value(), key, value);
+        // The store has the kind apart from the object.
+        (service["apiVersion"], service["kind"]) = (json!("v1"), json!("Service"));
+        member.apply(service);
     };
     relabel(&east, "web", "istio.io/global", "true");
     relabel(&east, "home", "strait.dev/share", "false");
