@@ -72,7 +72,8 @@ struct Arguments {
     /// adds an empty cluster
     #[arg(long, value_name = "ID", value_parser = cluster_id)]
     config_cluster: Option<String>,
-    /// APIs served in addition to the core, without objects: istio, gateway-api, multi-cluster
+    /// APIs served in addition to the core, without objects: istio, gateway-api, multi-cluster,
+    /// trust-bundles, external-dns
     #[arg(long, value_name = "API,...", value_delimiter = ',', value_parser = family)]
     apis: Vec<Family>,
     /// Address of the control port
@@ -145,7 +146,12 @@ fn family(text: &str) -> Result<Family, String> {
         "istio" => Ok(Family::Istio),
         "gateway-api" => Ok(Family::GatewayApi),
         "multi-cluster" => Ok(Family::MultiCluster),
-        _ => Err("expected istio, gateway-api or multi-cluster".to_owned()),
+        "trust-bundles" => Ok(Family::TrustBundles),
+        "external-dns" => Ok(Family::ExternalDns),
+        _ => {
+            Err("expected istio, gateway-api, multi-cluster, trust-bundles or external-dns"
+                .to_owned())
+        }
     }
 }
 

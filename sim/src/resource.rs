@@ -13,6 +13,10 @@ pub enum Family {
     GatewayApi,
     /// `multicluster.x-k8s.io`.
     MultiCluster,
+    /// ClusterTrustBundles of `certificates.k8s.io`.
+    TrustBundles,
+    /// `externaldns.k8s.io`.
+    ExternalDns,
 }
 
 /// A kind of object.
@@ -147,6 +151,7 @@ const fn gateway_api(
 const RBAC: &str = "rbac.authorization.k8s.io";
 const ADMISSION: &str = "admissionregistration.k8s.io";
 const MULTICLUSTER: &str = "multicluster.x-k8s.io";
+const CERTIFICATES: &str = "certificates.k8s.io";
 
 /// All kinds, in the order of discovery.
 pub static RESOURCES: &[Resource] = &[
@@ -237,6 +242,12 @@ pub static RESOURCES: &[Resource] = &[
     grouped(MULTICLUSTER, &["v1beta1", "v1alpha1"], "ServiceImport", "serviceimports")
         .with_status()
         .from(Family::MultiCluster),
+    grouped(CERTIFICATES, &["v1", "v1beta1"], "ClusterTrustBundle", "clustertrustbundles")
+        .cluster_wide()
+        .from(Family::TrustBundles),
+    grouped("externaldns.k8s.io", &["v1alpha1"], "DNSEndpoint", "dnsendpoints")
+        .with_status()
+        .from(Family::ExternalDns),
 ];
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ mod replicas;
 mod roots;
 mod row;
 mod schedule;
+mod sharing;
 mod traffic;
 mod visibility;
 
@@ -109,7 +110,8 @@ const PROBLEMS: TableLayout<Value> = TableLayout {
 };
 
 /// Reasons to withhold endpoints from other networks that are by design, and not problems.
-const MEANT: [&Code; 3] = [&codes::PLAIN_TEXT, &codes::HEADLESS_ELSEWHERE, &codes::NOT_SEEN];
+const MEANT: [&Code; 4] =
+    [&codes::PLAIN_TEXT, &codes::HEADLESS_ELSEWHERE, &codes::NOT_SEEN, &codes::CLUSTER_LOCAL];
 
 /// Runs `strait check`. Exit code 2 means that there is a problem; notes alone do not count.
 pub(crate) async fn run(args: &CheckArgs) -> CommandResult {
@@ -405,6 +407,7 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
         }
     }
     found.extend(imports::findings(&answers.services));
+    found.extend(sharing::ignored_scopes(answers));
     found.extend(of_mesh(&answers.mesh));
     for field in &answers.mesh.fields_without_effect {
         let object = format!("meshConfig/{}", text(field));

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::failure::{CommandFailure, CommandResult, Exit};
@@ -14,11 +15,11 @@ use super::output::{self, Column, Format, OutputStyle, Sent, TableLayout, text};
 use super::simulate;
 use strait_admin_api::{
     self as api, Cluster, Network, ObjectName, ObjectState, ObjectStatus, PolicyDelivery,
-    PolicyReach, Service, ServiceEndpoint,
+    PolicyReach, Service, ServiceEndpoint, ServiceSharing, SharingStatements,
 };
 use strait_base::codes;
 use strait_model::policy::{DefaultVisibility, ForeignHostsMode, Policy, PolicyRefusal};
-use strait_model::{ClusterId, NetworkId};
+use strait_model::{ClusterId, NetworkId, SharingFacts};
 use strait_rules::access::PolicyKind;
 
 /// Check and test policies.
@@ -30,7 +31,7 @@ pub(crate) enum PolicyCommand {
         file: PathBuf,
     },
     /// Show the claims that a policy file would refuse: one claim of a cluster, or all claims in the
-    /// running mesh
+    /// running mesh, and the services that would become local or shared
     Test(TestArgs),
     /// Show the state of an access policy, and the proxies that have not acknowledged it yet
     Status(PolicyStatusArgs),
@@ -69,6 +70,9 @@ pub(crate) struct TestArgs {
     #[command(flatten)]
     ask: QueryArgs,
 }
+
+/// The rule of services that the mesh config makes cluster-local, which no policy changes.
+const SERVICE_SETTINGS: &str = "mesh config serviceSettings";
 
 /// Table of refusals.
 const REFUSALS: TableLayout<Value> = TableLayout {
@@ -114,34 +118,97 @@ fn read(file: &Path) -> Result<Policy, CommandFailure> {
 
 async fn test(args: &TestArgs) -> CommandResult {
     let policy = read(&args.file)?;
-    let refusals = match &args.cluster {
-        Some(cluster) => {
-            known(&policy, cluster, args).await?;
-            claims(&policy, &ClusterId::from(cluster.as_str()), args)?
+    if let Some(cluster) = &args.cluster {
+        known(&policy, cluster, args).await?;
+        return show_refusals(claims(&policy, &ClusterId::from(cluster.as_str()), args)?, args);
+    }
+    let mut changes = Vec::new();
+    let refusals = {
+        let services: Vec<Service> = args.ask.ask("/debug/services", &[]).await?.read()?;
+        let mut found = Vec::new();
+        for service in &services {
+            changes.extend(sharing_changes(&policy, service));
+            let query = [("hostname", service.hostname.as_str())];
+            let endpoints = args.ask.ask("/debug/endpoints", &query).await?;
+            found.extend(refused(&policy, service, &endpoints.read::<Vec<_>>()?));
         }
-        None => {
-            let services: Vec<Service> = args.ask.ask("/debug/services", &[]).await?.read()?;
-            let mut found = Vec::new();
-            for service in &services {
-                let query = [("hostname", service.hostname.as_str())];
-                let endpoints = args.ask.ask("/debug/endpoints", &query).await?;
-                found.extend(refused(&policy, service, &endpoints.read::<Vec<_>>()?));
-            }
-            if policy.traffic().default_visibility == DefaultVisibility::Namespace {
-                let now: api::Policy = args.ask.ask("/debug/policy", &[]).await?.read()?;
-                found.extend(now.visible_by_default.iter().map(narrowed));
-            }
-            if policy.traffic().foreign_hosts == ForeignHostsMode::Deny {
-                let states: Vec<ObjectStatus> = args.ask.ask("/debug/config", &[]).await?.read()?;
-                found.extend(states.iter().filter_map(denied));
-            }
-            if policy.gateway_namespaces().is_some() {
-                let networks = args.ask.ask("/debug/networks", &[]).await?;
-                found.extend(refused_gateways(&policy, &networks.read::<Vec<_>>()?));
-            }
-            found
+        if policy.traffic().default_visibility == DefaultVisibility::Namespace {
+            let now: api::Policy = args.ask.ask("/debug/policy", &[]).await?.read()?;
+            found.extend(now.visible_by_default.iter().map(narrowed));
         }
+        if policy.traffic().foreign_hosts == ForeignHostsMode::Deny {
+            let states: Vec<ObjectStatus> = args.ask.ask("/debug/config", &[]).await?.read()?;
+            found.extend(states.iter().filter_map(denied));
+        }
+        if policy.gateway_namespaces().is_some() {
+            let networks = args.ask.ask("/debug/networks", &[]).await?;
+            found.extend(refused_gateways(&policy, &networks.read::<Vec<_>>()?));
+        }
+        found
     };
+    let show = &args.ask.show;
+    match show.output {
+        Format::Json | Format::Yaml => {
+            let exit = if refusals.is_empty() { Exit::Fine } else { Exit::Unhealthy };
+            let answer = json!({ "refusals": refusals, "changes": changes });
+            output::print(&match show.output {
+                Format::Json => format!("{answer:#}\n"),
+                _ => output::yaml(&answer),
+            })?;
+            Ok(exit)
+        }
+        _ => {
+            let exit = show_refusals(refusals, args)?;
+            if show.output.is_for_people() && show.output != Format::Name {
+                output::print(&render_changes(&changes))?;
+            }
+            Ok(exit)
+        }
+    }
+}
+
+/// A cluster in which a service would become local or shared.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct SharingChange {
+    hostname: String,
+    cluster: String,
+    from: String,
+    to: &'static str,
+}
+
+/// Returns the clusters in which a service would become local or shared.
+fn sharing_changes(policy: &Policy, service: &Service) -> Vec<SharingChange> {
+    let (host, namespace) = (service.hostname.as_str(), service.namespace.as_str());
+    let change = |row: &ServiceSharing| {
+        let cluster = ClusterId::from(row.cluster.as_str());
+        let SharingStatements { export, label, namespace_label, istio_label, scope } =
+            row.statements;
+        let facts = SharingFacts { export, label, namespace_label, istio_label, scope };
+        let is_local = row.rule == SERVICE_SETTINGS
+            || policy.may_export(&cluster, host, namespace).is_err()
+            || policy.sharing().decide(&cluster, facts).is_local;
+        let to = if is_local { "local" } else { "shared" };
+        (row.state != to).then(|| SharingChange {
+            hostname: host.to_owned(),
+            cluster: row.cluster.clone(),
+            from: row.state.clone(),
+            to,
+        })
+    };
+    service.sharing.iter().filter_map(change).collect()
+}
+
+/// Returns a line for each service that would become local or shared in a cluster.
+fn render_changes(changes: &[SharingChange]) -> String {
+    let line = |change: &SharingChange| {
+        let SharingChange { hostname, cluster, from, to } = change;
+        format!("{hostname}  {cluster}  {from} -> {to}\n")
+    };
+    changes.iter().map(line).collect()
+}
+
+/// Prints refusals. Exit code 2 means that there are some.
+fn show_refusals(refusals: Vec<Value>, args: &TestArgs) -> CommandResult {
     let exit = if refusals.is_empty() { Exit::Fine } else { Exit::Unhealthy };
     let answer = Value::Array(refusals);
     let raw = format!("{answer:#}\n");
@@ -407,6 +474,42 @@ fn render_status(PolicyStatus { state, reach, .. }: &PolicyStatus) -> String {
 mod tests {
     use super::*;
     use crate::cli::output::tests::{sent, typed};
+
+    #[test]
+    fn services_that_would_become_local_or_shared_are_listed() {
+        let policy = |rules: &str| {
+            Policy::parse(&format!("apiVersion: strait.dev/v1\nkind: Policy\n{rules}"))
+                .expect(rules)
+        };
+        let row = |cluster: &str, state: &str, rule: &str, statements: Value| json!({ "cluster": cluster, "state": state, "rule": rule, "statements": statements });
+        let service: Service = typed(json!({
+            "hostname": "web.shop.svc.cluster.local", "namespace": "shop",
+            "sharing": [
+                row("east", "shared", "no rule", json!({ "scope": false })),
+                row("west", "shared", "no rule", json!({ "scope": true })),
+                row("north", "shared", "Service label strait.dev/share", json!({ "label": true, "scope": false })),
+                row("south", "local", SERVICE_SETTINGS, json!({ "scope": true })),
+                row("far", "local", "policy owners[0]", json!({})),
+            ],
+        }));
+        let changed = |rules: &str| render_changes(&sharing_changes(&policy(rules), &service));
+        let of = |cluster: &str, change: &str| {
+            format!("web.shop.svc.cluster.local  {cluster}  {change}\n")
+        };
+        let kept = "owners: [{namespaces: [shop], clusters: [east, west, north, south]}]\n";
+        assert_eq!(changed(kept), "");
+        let honoured = format!("{kept}sharing: {{istioGlobal: honour}}");
+        assert_eq!(changed(&honoured), of("east", "shared -> local"));
+        let local = format!("{kept}sharing: {{default: local}}");
+        let both = of("east", "shared -> local") + &of("west", "shared -> local");
+        assert_eq!(changed(&local), both);
+        assert_eq!(changed(""), of("far", "local -> shared"));
+        let changes = sharing_changes(&policy(&honoured), &service);
+        let expected = json!([{
+            "hostname": "web.shop.svc.cluster.local", "cluster": "east", "from": "shared", "to": "local",
+        }]);
+        assert_eq!(json!(changes), expected);
+    }
 
     #[test]
     fn objects_that_would_apply_to_one_namespace_only_are_listed() {

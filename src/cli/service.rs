@@ -9,7 +9,9 @@ use super::explain_import;
 use super::failure::{CommandFailure, CommandResult, Exit};
 use super::list::{LastShown, ListArgs, QueryArgs, watch_pause};
 use super::output::{self, Cell, Column, OutputStyle, Show, TableLayout, speakers, text};
-use strait_admin_api::{EndpointHealth, Service, ServiceEndpoint, ServiceImport, ServicePort};
+use strait_admin_api::{
+    EndpointHealth, Service, ServiceEndpoint, ServiceImport, ServicePort, ServiceSharing,
+};
 
 /// Show services, merged over all clusters.
 #[derive(Debug, Subcommand)]
@@ -163,6 +165,12 @@ pub(super) fn get(
     let headers: &[&str] =
         if show.no_headers { &[] } else { &["CLUSTER", "NETWORK", "READY", "VIPS"] };
     let mut out = output::describe(fields, look) + "\n" + &output::table(headers, rows, look);
+    let sharing: Vec<_> = row.sharing.iter().map(sharing).collect();
+    if !sharing.is_empty() {
+        let headers: &[&str] =
+            if show.no_headers { &[] } else { &["CLUSTER", "SHARING", "DECIDED BY"] };
+        out += &format!("\n{}", output::table(headers, sharing, look));
+    }
     let exports = explain_import::exports(&row.exports);
     if !exports.is_empty() {
         let headers: &[&str] = if show.no_headers { &[] } else { &explain_import::EXPORTS };
@@ -178,6 +186,11 @@ pub(super) fn get(
         out += &format!("\n{}", output::table(headers, imports, look));
     }
     Ok(out)
+}
+
+/// Returns the row that states whether a cluster shares the service.
+fn sharing(sharing: &ServiceSharing) -> Vec<Cell> {
+    [&sharing.cluster, &sharing.state, &sharing.rule].map(|field| text(field).into()).into()
 }
 
 /// Returns the row of an import.

@@ -15,6 +15,7 @@ mod bundle;
 mod checked;
 mod cli;
 mod demo;
+mod dns;
 mod docs;
 mod events;
 mod faults;

@@ -17,7 +17,7 @@ use strait_proto::envoy::envoy::service::discovery::v3::{DiscoveryRequest, Disco
 use strait_proto::envoy::envoy::service::status::v3::{
     ClientConfig as FollowedConfig, ConfigStatus,
 };
-use strait_sim::{Fault, SimCluster};
+use strait_sim::{Family, Fault, SimCluster};
 use strait_xds_client::channel;
 
 const USUAL: &str = "istio-ca-root-cert";
@@ -643,5 +643,55 @@ async fn root_is_replaced_step_by_step_and_no_step_is_too_early() {
     // The old key was stolen.
     replace(&setup.path("ca/rotation-approved"), &fingerprint(&signs, 1));
     until(&hub.api, "shop", USUAL, &new.root_cert).await;
+    server.shut_down().await;
+}
+
+/// Returns the ClusterTrustBundle of a cluster.
+fn trust_bundle(cluster: &SimCluster) -> Option<Value> {
+    let found = cluster.store().get("ClusterTrustBundle", "", "strait.dev:mesh:roots");
+    found.map(|object| object.value())
+}
+
+#[tokio::test]
+async fn roots_are_in_a_cluster_trust_bundle_where_the_kind_exists() {
+    let east = Member::start("east", "n1", "198.18.0.1").await;
+    let west = Member::start("west", "n1", "198.18.0.2").await;
+    let theirs = Member::start("theirs", "n1", "198.18.0.3").await;
+    for member in [&east, &west, &theirs] {
+        member.apply(namespace("shop"));
+    }
+    east.api.enable(Family::TrustBundles);
+    theirs.api.enable(Family::TrustBundles);
+    let foreign = json!({
+        "apiVersion": "certificates.k8s.io/v1", "kind": "ClusterTrustBundle",
+        "metadata": { "name": "strait.dev:mesh:roots" },
+        "spec": { "signerName": "strait.dev/mesh", "trustBundle": "theirs" },
+    });
+    theirs.apply(foreign);
+    let setup = Setup::new();
+    setup.join(&[&east, &west, &theirs]);
+    let server = setup.start_ready().await;
+    let ours = setup.authority().roots().to_pem();
+    let written = async || {
+        wait_until(SOON, async || {
+            let found = trust_bundle(&east.api).unwrap_or_default();
+            holds(found["spec"]["trustBundle"] == *ours, found)
+        })
+        .await;
+    };
+    written().await;
+    let found = trust_bundle(&east.api).expect("written");
+    assert_eq!(found["spec"]["signerName"], "strait.dev/mesh");
+    assert_eq!(found["metadata"]["labels"]["app.kubernetes.io/managed-by"], "strait");
+    until(&east.api, "shop", USUAL, &ours).await;
+    let state = async |id: &str, expected: Value| {
+        server.cluster_until(id, |row| row["roots"]["trustBundle"] == expected).await;
+    };
+    state("east", json!("current")).await;
+    state("theirs", json!("foreign")).await;
+    state("west", Value::Null).await;
+    let kept = trust_bundle(&theirs.api).expect("it stays");
+    assert_eq!(kept["spec"]["trustBundle"], "theirs");
+    assert_eq!(trust_bundle(&west.api), None);
     server.shut_down().await;
 }

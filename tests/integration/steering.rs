@@ -1,8 +1,11 @@
 //! The effect of a policy on a running mesh, and the output of the program about it.
 
+use std::collections::BTreeMap;
 use std::process::Command;
 
-use serde_json::json;
+use serde_json::{Value, json};
+
+use strait_sim::objects::labelled;
 
 use super::mesh::{Member, Proxy, SOON, Setup, endpoints_until, holds, replace, text, wait_until};
 
@@ -108,4 +111,101 @@ async fn preference_ranks_the_local_cluster_first() {
         lines.iter().find(|line| line["cluster"] == cluster).expect("a line")["priority"].clone()
     };
     assert_eq!((priority("west"), priority("east")), (json!(0), json!(1)), "{explained:#}");
+}
+
+#[tokio::test]
+async fn sharing_of_the_policy_is_previewed_and_keeps_services_local_as_previewed() {
+    let east = Member::start("east", "n1", "198.18.0.1").await;
+    let west = Member::start("west", "n1", "198.18.0.2").await;
+    for (member, last) in [(&east, 1), (&west, 2)] {
+        member.serve("web", &[&format!("10.0.0.{last}")]);
+        member.serve("cart", &[&format!("10.0.1.{last}")]);
+        member.serve("home", &[&format!("10.0.2.{last}")]);
+    }
+    let relabel = |member: &Member, name: &str, key: &str, value: &str| {
+        let service = member.api.store().get("Service", "shop", name).expect("a service");
+        let mut service = labelled(service.value(), key, value);
+        // The store has the kind apart from the object.
+        (service["apiVersion"], service["kind"]) = (json!("v1"), json!("Service"));
+        member.apply(service);
+    };
+    relabel(&east, "web", "istio.io/global", "true");
+    relabel(&east, "home", "strait.dev/share", "false");
+    let setup = Setup::new();
+    let mesh = setup.path("mesh.yaml");
+    let scopes = "serviceScopeConfigs: [{servicesSelector: {matchLabels: {istio.io/global: \"true\"}}, scope: GLOBAL}]\n";
+    replace(&mesh, scopes);
+    let (file, next) = (setup.path("policy.yaml"), setup.path("next.yaml"));
+    let name = file.display().to_string();
+    replace(&file, HEAD);
+    let setup = setup.with(&["--policy", &name, "--mesh-config", &mesh.display().to_string()]);
+    setup.join(&[&east, &west]);
+    let server = setup.start_ready().await;
+    let client = server.connect(&setup, &Proxy::sidecar("west")).await;
+    let both = |net: u8| [format!("10.0.{net}.1:8080"), format!("10.0.{net}.2:8080")];
+    let received = async |name: &str, expected: &[String]| {
+        let expected: Vec<_> = expected.iter().map(|one| (one.as_str(), 1)).collect();
+        endpoints_until(&client, name, &expected).await;
+    };
+    received("web", &both(0)).await;
+    received("cart", &both(1)).await;
+    received("home", &["10.0.2.2:8080".to_owned()]).await;
+
+    // The mesh config alone changes nothing, and is reported with the number of services.
+    let found = server.strait(&["check"]).await;
+    let found = text(&found);
+    assert!(found.contains("STR0450") && found.contains("would become local"), "{found}");
+    let shown = text(&server.strait(&["service", "get", "home.shop"]).await);
+    assert!(shown.contains("local") && shown.contains("Service label strait.dev/share"), "{shown}");
+
+    let rules = format!("{HEAD}sharing: {{istioGlobal: honour}}\n");
+    replace(&next, &rules);
+    let next = next.display().to_string();
+    let shown = text(&server.strait(&["policy", "test", &next]).await);
+    for line in [
+        "cart.shop.svc.cluster.local  east  shared -> local",
+        "web.shop.svc.cluster.local  west  shared -> local",
+    ] {
+        assert!(shown.contains(line), "{shown}");
+    }
+    assert!(!shown.contains("home.shop.svc.cluster.local  east"), "its label decides: {shown}");
+    assert!(!shown.contains("web.shop.svc.cluster.local  east"), "it is global: {shown}");
+    let answer = server.strait(&["policy", "test", &next, "-o", "json"]).await;
+    let answer: Value = serde_json::from_slice(&answer.stdout).expect("JSON");
+    let previewed = answer["changes"].as_array().expect("changes").clone();
+    let states = async || {
+        let services = server.admin.json("/debug/services").await;
+        let mut states = BTreeMap::new();
+        for service in services.as_array().expect("services") {
+            for row in service["sharing"].as_array().expect("rows") {
+                let key = (service["hostname"].to_string(), row["cluster"].to_string());
+                states.insert(key, row["state"].clone());
+            }
+        }
+        states
+    };
+    let before = states().await;
+    replace(&file, &rules);
+    received("cart", &["10.0.1.2:8080".to_owned()]).await;
+    received("web", &["10.0.0.1:8080".to_owned(), "10.0.0.2:8080".to_owned()]).await;
+
+    // Exactly the previewed services have changed.
+    let mut changed = Vec::new();
+    for (key, state) in states().await {
+        if before[&key] != state {
+            let old = before[&key].clone();
+            changed.push((key, old, state));
+        }
+    }
+    let mut expected: Vec<_> = previewed
+        .iter()
+        .map(|one| {
+            let key = (one["hostname"].to_string(), one["cluster"].to_string());
+            (key, one["from"].clone(), one["to"].clone())
+        })
+        .collect();
+    expected.sort_by(|a, b| a.0.cmp(&b.0));
+    assert_eq!(changed, expected);
+    let found = text(&server.strait(&["check"]).await);
+    assert!(!found.contains("STR0450"), "{found}");
 }

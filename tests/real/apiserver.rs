@@ -79,6 +79,8 @@ impl Apiserver {
             format!("--token-auth-file={}", tokens.display()),
             "--authorization-mode=RBAC".into(),
             "--disable-admission-plugins=ServiceAccount".into(),
+            "--feature-gates=ClusterTrustBundle=true".into(),
+            "--runtime-config=certificates.k8s.io/v1beta1/clustertrustbundles=true".into(),
         ];
         let mut apiserver = Self {
             server: None,

@@ -51,6 +51,7 @@ mod steering;
 mod strait;
 mod tls_modes;
 mod topology;
+mod trust_bundle;
 mod wait;
 mod warming;
 mod world;
@@ -100,6 +101,7 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("demo_sends_real_requests_to_both_networks", Machine(demo::real_requests)),
     ("consul_services_are_added_and_removed_and_survive_an_outage", Machine(consul::run)),
     ("real_api_server_injects_rejects_and_skips_pods", Machine(injection::run)),
+    ("real_api_server_stores_the_roots_in_a_cluster_trust_bundle", Machine(trust_bundle::run)),
     ("grpc_libraries_call_each_other_with_mtls_and_in_plain_text", Machine(grpc::run)),
     ("grpc_libraries_enforce_policies_like_the_evaluator", Machine(grpc_access::run)),
     ("hours_without_an_api_server_stop_no_pod", Machine(dark_hours::run)),

@@ -236,4 +236,8 @@ pub struct ClusterRoots {
     /// The missing permission to write the roots. Absent if none is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub denied: Option<String>,
+    /// The state of the ClusterTrustBundle with the roots: `current`, `foreign` (of another
+    /// controller), `denied` or `rejected`. Absent if the API server does not have the kind.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trust_bundle: Option<String>,
 }

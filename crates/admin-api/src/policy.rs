@@ -25,6 +25,8 @@ pub struct Policy {
     pub remote_ejection: String,
     /// The mesh's root namespace; null until the mesh config has been read.
     pub root_namespace: Option<String>,
+    /// Which settings decide whether a service is shared.
+    pub sharing: PolicySharing,
     /// The rules for clusters that are not members.
     pub unknown_clusters: Vec<UnknownCluster>,
     /// The objects that apply to the whole mesh because they do not name namespaces.
@@ -39,6 +41,14 @@ pub struct ForeignBytes {
     pub namespace: usize,
     /// Limit for the objects of all other namespaces, in bytes.
     pub total: usize,
+}
+
+/// Which settings decide whether a service is shared.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PolicySharing {
+    /// `honour` if Istio's label and `serviceScopeConfigs` have an effect, otherwise `ignore`.
+    pub istio_global: String,
 }
 
 /// The status of the operator file of member sources.

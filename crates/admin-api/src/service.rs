@@ -34,11 +34,49 @@ pub struct Service {
     pub clusters: Vec<String>,
     /// The fields on which clusters disagree.
     pub conflicts: Vec<ServiceConflict>,
+    /// Whether each cluster of Kubernetes that has the service shares it.
+    pub sharing: Vec<ServiceSharing>,
     /// The ServiceExports of the service: the one that decides, the other valid ones, then the
     /// refused ones.
     pub exports: Vec<ServiceExport>,
     /// The ServiceImports of the service, by cluster.
     pub imports: Vec<ServiceImport>,
+}
+
+/// Whether a cluster shares a service with proxies of other clusters.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ServiceSharing {
+    /// ID of the cluster.
+    pub cluster: String,
+    /// `shared` or `local`.
+    pub state: String,
+    /// The rule that decides it.
+    pub rule: String,
+    /// The statements of the cluster's objects, from which a policy decides.
+    pub statements: SharingStatements,
+}
+
+/// The statements of a cluster's objects about sharing a service: true shares it, false keeps it
+/// local. A statement is absent if no object makes it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SharingStatements {
+    /// Whether a ServiceExport exists, if exports alone decide (`--mcs`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub export: Option<bool>,
+    /// The label `strait.dev/share` of the Service.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label: Option<bool>,
+    /// The label `strait.dev/share` of its Namespace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace_label: Option<bool>,
+    /// The label `istio.io/global` of the Service.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub istio_label: Option<bool>,
+    /// Whether `serviceScopeConfigs` of the mesh config select the service as global.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scope: Option<bool>,
 }
 
 /// A port of a service.

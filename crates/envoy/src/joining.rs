@@ -72,7 +72,7 @@ fn some_service(random: &mut StdRng, name: &str) -> Service {
     }
     match random.random_range(0..16) {
         0 => service.export_to = ExportTo::Namespaces(vec!["ns".into()]),
-        1 => service.is_cluster_local = true,
+        1 => service.sharing.export = Some(false),
         2 => service.node_local = true,
         _ => {}
     }

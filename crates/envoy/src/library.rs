@@ -184,9 +184,7 @@ impl LibraryConfig<'_> {
     /// Returns the service with this full name if the client may use it.
     fn visible(&self, host: &str) -> Option<&Arc<MergedService>> {
         let service = self.context.service(host, &self.view.namespace)?;
-        let local = self.context.mesh.cluster_local(service.hostname());
-        let is_visible = service.primary.export_to.visible_to(&self.view.namespace)
-            && (service.is_visible_in(&self.view.cluster) || !local);
+        let is_visible = self.context.shows(service, &self.view.namespace, &self.view.cluster);
         is_visible.then_some(service)
     }
 

@@ -56,7 +56,7 @@ use strait_model::policy::{PolicyRefusal, Rank};
 use strait_model::registry::{Provider, ShardKey};
 use strait_model::{
     ClusterId, Distribution, EndpointRef, Health, Hostname, Mode, Namespace, NetworkId, PodState,
-    Port, Protocol, Resolution, TlsMode,
+    Port, Protocol, Resolution, SharingRule, TlsMode,
 };
 
 /// Reason why a service cannot be explained.
@@ -423,10 +423,10 @@ impl Decision<'_> {
         }
     }
 
-    /// Returns whether the cluster does not export its endpoints (multi-cluster services).
-    fn is_cluster_local(&self) -> bool {
+    /// Returns the rule by which the cluster keeps its endpoints local, if it does.
+    fn local_by(&self) -> Option<SharingRule> {
         let own = self.service.shards.iter().find(|shard| shard.key == *self.shard);
-        own.is_some_and(|own| own.service.is_cluster_local)
+        own.filter(|own| own.sharing.is_local).map(|own| own.sharing.rule)
     }
 
     /// Returns whether the endpoint is reached without crossing networks.
@@ -620,22 +620,10 @@ impl Decision<'_> {
                 "the endpoint is in another network, and {} is not exported to all namespaces, so no gateway serves it",
                 self.service.hostname()
             ),
-            WithheldReason::ClusterLocal
-                if self.is_cluster_local() && self.service.hostname().is_of_set() =>
-            {
-                format!(
-                    "cluster {} does not export it (ServiceExport), so its endpoints are not behind this name",
-                    self.shard.cluster
-                )
-            }
-            WithheldReason::ClusterLocal if self.is_cluster_local() => format!(
-                "cluster {} does not export it (ServiceExport), so only its own proxies receive this endpoint",
-                self.shard.cluster
-            ),
-            WithheldReason::ClusterLocal => format!(
-                "{} is cluster-local: only proxies of cluster {} receive this endpoint",
+            WithheldReason::ClusterLocal => withheld::cluster_local(
                 self.service.hostname(),
-                self.shard.cluster
+                &self.shard.cluster,
+                self.local_by(),
             ),
             WithheldReason::NodeLocal if self.shard.cluster != self.view.cluster => {
                 let own = self.service.by_cluster.get(&self.view.cluster);

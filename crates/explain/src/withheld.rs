@@ -3,7 +3,7 @@
 use super::lines::quoted;
 use strait_base::codes;
 use strait_mesh::push::view::WithheldReason;
-use strait_model::{Health, NetworkId};
+use strait_model::{ClusterId, Health, Hostname, NetworkId, SharingRule};
 
 /// Describes endpoints that are withheld for a reason.
 pub(super) fn summary(reason: WithheldReason, network: &NetworkId) -> String {
@@ -75,6 +75,30 @@ pub(super) fn summary(reason: WithheldReason, network: &NetworkId) -> String {
             "without mTLS, which proxyless gRPC uses for all endpoints of the service".into()
         }
     }
+}
+
+/// Describes why only proxies of `cluster` receive its endpoints. `rule` is the rule by which the
+/// cluster keeps the service local; without it, the mesh config makes the service cluster-local.
+pub(super) fn cluster_local(
+    hostname: &Hostname,
+    cluster: &ClusterId,
+    rule: Option<SharingRule>,
+) -> String {
+    let decided = match rule {
+        Some(SharingRule::Export) if hostname.is_of_set() => {
+            return format!(
+                "cluster {cluster} does not export it (ServiceExport), so its endpoints are not behind this name"
+            );
+        }
+        Some(SharingRule::Export) => "does not export it (ServiceExport)".to_owned(),
+        Some(rule) => format!("keeps it local ({})", rule.as_str()),
+        None => {
+            return format!(
+                "{hostname} is cluster-local: only proxies of cluster {cluster} receive this endpoint"
+            );
+        }
+    };
+    format!("cluster {cluster} {decided}, so only its own proxies receive this endpoint")
 }
 
 /// Returns the code of a reason, whose page `strait help CODE` prints.

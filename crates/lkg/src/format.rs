@@ -21,7 +21,7 @@ use strait_model::{
     Distribution, Endpoint, EndpointRef, Endpoints, ExportTo, ExportedPort, ExportedService,
     GatewayHost, Health, Hostname, IpFamily, Labels, Locality, Mode, NamedEndpoint, Namespace,
     NetworkId, ObjectFiles, ObjectKey, PodState, Port, Profile, Protocol, RawService, Resolution,
-    Service, TargetPort, TlsMode, UidMark, Workload, WorkloadKey, Workloads,
+    Service, SharingFacts, TargetPort, TlsMode, UidMark, Workload, WorkloadKey, Workloads,
 };
 
 macro_rules! names {
@@ -64,12 +64,31 @@ fields!(Definition {
     export_to,
     node_local,
     prefers,
-    is_cluster_local,
+    sharing,
     publish_not_ready,
     affinity_seconds,
     mesh_external,
 });
 fields!(Port { name, number, protocol, target });
+
+/// One byte. Earlier files have a flag here, which means that the service is not exported; the byte
+/// of that statement alone is the same.
+impl Encode for SharingFacts {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        to.put(*self);
+    }
+
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
+        Self::from_code(from.byte()?).ok_or(MalformedValue("sharing"))
+    }
+}
+
+impl EncodePlain for SharingFacts {
+    fn append(self, bytes: &mut Vec<u8>) {
+        bytes.push(self.code());
+    }
+}
+
 fields!(Profile {
     labels,
     service_account,

@@ -15,8 +15,8 @@ use super::*;
 use strait_model::{
     Addresses, ByName, ClusterExports, ClusterFacts, Collection, DeclaredGateway, Definition,
     Distribution, Endpoint, ExportTo, GatewayHost, Health, Labels, Locality, Mode, NamedEndpoint,
-    ObjectKey, PodState, Port, Profile, Protocol, Resolution, Service, TargetPort, TlsMode,
-    UidMark, Workload, WorkloadKey, Workloads,
+    ObjectKey, PodState, Port, Profile, Protocol, Resolution, Service, SharingFacts, TargetPort,
+    TlsMode, UidMark, Workload, WorkloadKey, Workloads,
 };
 
 fn origin() -> StateOrigin {
@@ -37,6 +37,14 @@ impl Dice {
 
     fn flip(&mut self) -> bool {
         self.0.random()
+    }
+
+    fn sharing(&mut self) -> SharingFacts {
+        loop {
+            if let Some(facts) = SharingFacts::from_code(self.0.random()) {
+                return facts;
+            }
+        }
     }
 
     fn of<T: Clone>(&mut self, all: &[T]) -> T {
@@ -171,7 +179,7 @@ impl Dice {
             },
             node_local: self.flip(),
             prefers: self.of(&[Distribution::Any, Distribution::SameZone, Distribution::SameNode]),
-            is_cluster_local: self.flip(),
+            sharing: self.sharing(),
             publish_not_ready: self.flip(),
             affinity_seconds: self.flip().then_some(7),
             mesh_external: self.flip(),
@@ -718,7 +726,8 @@ fn of_version(version: u32) -> (ShardState, DatacentreState, StoredObjects, Memb
             export_to: ExportTo::Namespaces(vec!["shop".into()]),
             node_local: true,
             prefers: Distribution::SameZone,
-            is_cluster_local: true,
+            // A flag in earlier files, with the same byte.
+            sharing: SharingFacts { export: Some(false), ..SharingFacts::default() },
             publish_not_ready: true,
             affinity_seconds: Some(7),
             mesh_external: false,

@@ -24,11 +24,13 @@ mod gateway_topology;
 mod mcs;
 mod mcs_endpoints;
 mod service;
+mod sharing;
 mod workload;
 mod workload_key;
 mod workloads;
 
 pub mod credential;
+mod dns;
 mod facts;
 pub mod fetched_keys;
 mod known_clusters;
@@ -68,6 +70,7 @@ pub use cause::{Cause, Causes};
 pub use collection::{Collection, Difference, ObjectFiles, ObjectKey, RememberedObjects, StandIn};
 pub use configuration::{ConfigurationSnapshot, Counted};
 pub use controller::workload_of_controller;
+pub use dns::{DnsHosts, DnsMode, DnsTarget};
 pub use endpoint::{Endpoint, Health, Locality, NO_ADDRESS, PodState, TLS_MODE_LABEL, TlsMode};
 pub use endpoints::{EndpointGroup, EndpointRef, Endpoints, PackedEndpoint, WorkloadRef};
 pub use facts::{ClusterFacts, OwnTraffic};
@@ -110,6 +113,7 @@ pub use service::{
     ByName, Definition, Distribution, ExportTo, NamedEndpoint, Port, Protocol, Resolution, Service,
     TargetPort,
 };
+pub use sharing::{ISTIO_GLOBAL_LABEL, SHARE_LABEL, SharingDecision, SharingFacts, SharingRule};
 pub use sorted::{SortedMap, filling, repack};
 pub use status_condition::StatusCondition;
 pub use telemetry::{EndpointMetadata, telemetry};

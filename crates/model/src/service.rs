@@ -6,7 +6,10 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use super::{Hostname, Labels, Locality, NETWORK_LABEL, Namespace, NetworkId, SortedMap, TlsMode};
+use super::{
+    Hostname, Labels, Locality, NETWORK_LABEL, Namespace, NetworkId, SharingFacts, SortedMap,
+    TlsMode,
+};
 
 /// A service of one registry; never modified once sent.
 ///
@@ -55,9 +58,8 @@ pub struct Definition {
     pub node_local: bool,
     /// The endpoints that have priority (`trafficDistribution`).
     pub prefers: Distribution,
-    /// Whether its endpoints in this registry's cluster are only available to proxies of that
-    /// cluster, because it is not exported (multi-cluster services).
-    pub is_cluster_local: bool,
+    /// The statements of its cluster's objects about sharing it with other clusters.
+    pub sharing: SharingFacts,
     /// `publishNotReadyAddresses`; affects name tables only.
     pub publish_not_ready: bool,
     /// The session affinity timeout in seconds (`sessionAffinity: ClientIP`); `None` without

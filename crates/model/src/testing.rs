@@ -8,7 +8,7 @@ use crate::registry::{Contents, Epoch, RegistryUpdate, ServiceRecord, ShardChang
 use crate::{
     ClusterId, Definition, Endpoint, ExportTo, Health, Hostname, KnownCluster, Labels, Locality,
     Mode, NamedEndpoint, NetworkId, PodState, Port, Profile, Protocol, Proxy, Resolution, Service,
-    TargetPort, TlsMode, Workload, WorkloadKey,
+    SharingFacts, TargetPort, TlsMode, Workload, WorkloadKey,
 };
 
 /// Returns a cluster of the mesh, whose Secret may fix its network.
@@ -50,7 +50,7 @@ pub fn service(name: &str) -> Service {
         export_to: ExportTo::Public,
         node_local: false,
         prefers: Default::default(),
-        is_cluster_local: false,
+        sharing: SharingFacts::default(),
         publish_not_ready: false,
         affinity_seconds: None,
         mesh_external: false,

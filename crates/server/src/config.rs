@@ -22,7 +22,9 @@ use strait_explain::validation::ValidationMode;
 use strait_identity::ReplicaId;
 use strait_identity::authority::LIFETIME_MAX;
 use strait_identity::rotation::default_names;
-use strait_model::{ClusterId, EndpointMetadata, ImportMode, Mcs, is_set_name, is_trust_domain};
+use strait_model::{
+    ClusterId, DnsMode, EndpointMetadata, ImportMode, Mcs, is_set_name, is_trust_domain,
+};
 use strait_rules::access::PolicyErrors;
 use strait_sources::registry::consul;
 
@@ -262,6 +264,22 @@ pub struct ServeArgs {
     /// Name of the cluster set, in labels of the objects written for exported services
     #[arg(long, env = "STRAIT_CLUSTERSET", value_name = "NAME", default_value = "default", value_parser = parse_clusterset)]
     pub clusterset: String,
+
+    /// Write DNSEndpoint objects of external-dns into this namespace of the config cluster, for hosts of Gateways; needs --dns-domains
+    #[arg(long, env = "STRAIT_DNS_ENDPOINTS", value_name = "NAMESPACE")]
+    pub dns_endpoints: Option<String>,
+
+    /// Domain below which DNS records are written; repeatable
+    #[arg(long, env = "STRAIT_DNS_DOMAINS", value_name = "DOMAIN", value_delimiter = ',', value_parser = parse_dns_domain)]
+    pub dns_domains: Vec<String>,
+
+    /// DNS records of a host: simple (one set with all addresses), or weighted (one set for each cluster)
+    #[arg(long, env = "STRAIT_DNS_MODE", value_name = "MODE", default_value = "simple", value_parser = DnsMode::named)]
+    pub dns_mode: DnsMode,
+
+    /// Property of the DNS provider that contains the weight of a record set
+    #[arg(long, env = "STRAIT_DNS_PROVIDER_KEY", value_name = "KEY", default_value = "aws/weight")]
+    pub dns_provider_key: String,
 
     /// Alternative name of a cluster in proxies' metadata, as ALIAS=ID; repeatable
     #[arg(long, env = "STRAIT_CLUSTER_ALIAS", value_name = "ALIAS=ID", value_delimiter = ',', value_parser = parse_alias)]
@@ -634,6 +652,19 @@ fn parse_metadata(text: &str) -> Result<EndpointMetadata, String> {
 }
 
 /// Parses the name of a cluster set, which must be a valid value of a label.
+/// Parses a domain below which DNS records may be written.
+fn parse_dns_domain(text: &str) -> Result<String, String> {
+    let domain = text.trim_end_matches('.').to_ascii_lowercase();
+    let is_label = |label: &str| {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        !label.is_empty() && label.len() <= 63 && label.bytes().all(is_plain)
+    };
+    match domain.len() <= 253 && domain.split('.').all(is_label) {
+        true => Ok(domain),
+        false => Err("expected a domain such as shop.example".to_owned()),
+    }
+}
+
 fn parse_clusterset(text: &str) -> Result<String, String> {
     match is_set_name(text) && text.len() <= 63 {
         true => Ok(text.to_owned()),

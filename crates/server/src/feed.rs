@@ -43,11 +43,10 @@ use strait_mesh::push::PushContext;
 use strait_mesh::push::event_loop::MeshEvent;
 use strait_mesh::rollout::RolloutFiles;
 use strait_model::fetched_keys::{FetchedKeys, KeyPlace, WantedKeys};
+use strait_model::mesh_config::ObjectSelectors;
 use strait_model::policy::Policy;
 use strait_model::registry::{Epoch, RegistryUpdate, ShardKey};
-use strait_model::{
-    Cause, ClusterId, ConfigurationSnapshot, KnownClusters, NamespaceFilter, mesh_config,
-};
+use strait_model::{Cause, ClusterId, ConfigurationSnapshot, KnownClusters, mesh_config};
 use strait_rules::access::{PolicyName, PolicyReport, TimePoint};
 use strait_rules::service_entry;
 use strait_sources::clusters::reconciler::{self, MembersSettled};
@@ -105,7 +104,7 @@ pub(super) struct FeedInputs {
 pub(super) struct FeedOutputs {
     pub(super) events: mpsc::Sender<MeshEvent>,
     /// Namespaces that belong to the mesh.
-    pub(super) namespaces: watch::Sender<Option<Arc<NamespaceFilter>>>,
+    pub(super) selectors: watch::Sender<Option<ObjectSelectors>>,
     /// The mesh's trust domain.
     pub(super) trust_domain: watch::Sender<Option<Arc<str>>>,
     /// The roots that the mesh config names.
@@ -162,7 +161,7 @@ pub(super) async fn run(
     let config = Arc::clone(&in_force.settings().config);
     let mut entries = service_entry::EntryIndex::new(&config.trust_domain).with_budget(budget);
     entries.remember(&remembered);
-    to.namespaces.send_replace(Some(Arc::clone(&config.namespaces)));
+    to.selectors.send_replace(Some(config.object_selectors()));
     to.trust_domain.send_replace(Some(config.trust_domain.as_str().into()));
     to.named_roots.send_replace(Arc::new(named_roots(&config)));
     let feed = ConfigFeed {
@@ -375,8 +374,8 @@ impl ConfigFeed {
     /// Publishes the active mesh settings.
     fn follow_settings(&mut self) {
         let config = Arc::clone(&self.in_force.settings().config);
-        self.to.namespaces.send_if_modified(|held| {
-            let new = Some(Arc::clone(&config.namespaces));
+        self.to.selectors.send_if_modified(|held| {
+            let new = Some(config.object_selectors());
             let differs = *held != new;
             *held = new;
             differs
@@ -715,7 +714,7 @@ mod tests {
             statuses: source_statuses.lines(),
             to: FeedOutputs {
                 events,
-                namespaces: watch::channel(None).0,
+                selectors: watch::channel(None).0,
                 trust_domain: watch::channel(None).0,
                 named_roots: watch::channel(Arc::default()).0,
                 wanted_keys: watch::channel(Arc::default()).0,

@@ -12,7 +12,9 @@ use tracing::warn;
 
 use super::callers::{KnownPods, follow_pods};
 use super::core::{Core, EVENTS, share_services};
+use super::dns_records::write_dns_records;
 use super::feed::{self, Configuration, FeedInputs, FeedOutputs, RolloutOutputs};
+use super::ignored_scopes::warn_of_ignored_scopes;
 use super::in_force::ReadingRules;
 use super::judged_statuses::JudgedStatuses;
 use super::outside_issuer;
@@ -147,7 +149,7 @@ impl ServerInputs {
         };
         let restored_updates = consul::start(consuls, tasks);
         // Registries send nothing before the mesh config has been read.
-        let (namespaces, namespaces_seen) = watch::channel(None);
+        let (selectors, selectors_seen) = watch::channel(None);
         let (trust_domain, trust_domain_seen) = watch::channel(None);
         let (role, given_up) = writer(args, source, &gate, &core.drain, tasks);
         let relays = Arc::new(RelayHub::default());
@@ -179,7 +181,7 @@ impl ServerInputs {
                 shared: core.shared.clone(),
                 shared_endpoints: core.shared_endpoints.clone(),
                 writes,
-                namespaces: namespaces_seen,
+                selectors: selectors_seen,
                 removal_grace: args.cluster_removal_grace,
                 sync_timeout: args.remote_cluster_timeout,
                 stale_after: args.stale_after,
@@ -237,6 +239,9 @@ impl ServerInputs {
             readiness: readiness_seen.clone(),
             of_istio: args.write_status,
         };
+        let (context, ready) = (core.context.clone(), readiness_seen.clone());
+        write_dns_records(args, source, role.clone(), context, ready, tasks);
+        tasks.spawn("ignored scopes", warn_of_ignored_scopes(core.context.clone()));
         write_statuses(source, role, judged, tasks);
         let hold_sharing = share_holds(shared_hold.clone(), &hold_seen, &holds, tasks);
         let inputs = Self {
@@ -297,7 +302,7 @@ impl ServerInputs {
         };
         let to = FeedOutputs {
             events: core.events.clone(),
-            namespaces,
+            selectors,
             trust_domain,
             named_roots,
             wanted_keys,

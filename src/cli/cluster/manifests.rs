@@ -9,6 +9,7 @@ use strait_model::{GATEWAY_API, ISTIO_NETWORKING, ISTIO_TELEMETRY, ImportMode};
 
 /// Name of the reader's namespace, service account, role and binding.
 pub(super) const READER: &str = "strait-reader";
+const CERTIFICATES: &str = "certificates.k8s.io";
 /// Path for requesting tokens of the reader.
 pub(crate) const TOKEN_PATH: &str =
     "/api/v1/namespaces/strait-reader/serviceaccounts/strait-reader/token";
@@ -140,6 +141,14 @@ pub(crate) fn reader(rbac: Rbac, more: &More) -> Vec<Value> {
         }));
         // RBAC cannot restrict `create` by name, because the object does not exist yet.
         rules.push(json!({ "apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"] }));
+        rules.push(json!({
+            "apiGroups": [CERTIFICATES], "resources": ["clustertrustbundles"],
+            "resourceNames": ["strait.dev:mesh:roots"], "verbs": ["create", "get", "patch"],
+        }));
+        rules.push(json!({
+            "apiGroups": [CERTIFICATES], "resources": ["signers"],
+            "resourceNames": ["strait.dev/mesh"], "verbs": ["attest"],
+        }));
     }
     if !more.gateway_secrets.is_empty() {
         // To check whether a gateway's own account may read the Secrets that it requests.

@@ -88,6 +88,18 @@ pub(super) fn rights(rbac: Rbac, more: &More, inject: bool) -> Vec<ReaderRight> 
             "configmaps",
             "root certificates in new namespaces: injected pods and gateways wait until another program writes them",
         );
+        right_of(
+            &mut rights,
+            "create, get, patch",
+            "clustertrustbundles strait.dev:mesh:roots",
+            "root certificates in a ClusterTrustBundle: pods must mount the ConfigMap of their namespace",
+        );
+        right_of(
+            &mut rights,
+            "attest",
+            "signers strait.dev/mesh",
+            "root certificates in a ClusterTrustBundle, like the right above",
+        );
     }
     if !more.gateway_secrets.is_empty() {
         right_of(

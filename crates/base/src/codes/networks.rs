@@ -161,9 +161,11 @@ all namespaces.";
 
     /// explain: export.
     CLUSTER_LOCAL = "STR0423", "the service is only available in its own cluster",
-        "Change serviceSettings in the mesh config, if it should be shared.", "\
+        "See which rule decides it: strait service get NAME.NAMESPACE. Change that rule, if it should be shared.", "\
 kubernetes.default, everything in kube-system, the control plane, and services that serviceSettings marks as
-cluster-local are only sent to proxies in the endpoint's own cluster.";
+cluster-local are only sent to proxies in the endpoint's own cluster. The same applies to a service that its
+cluster keeps local: by the label strait.dev/share of the Service or its Namespace, by a missing
+ServiceExport (--mcs), or by sharing in the policy file. The message names the rule.";
 
     /// explain: export.
     NODE_LOCAL = "STR0424", "the service is only available on its own node",

@@ -65,4 +65,18 @@ Then remove the field from the other manager's object.", "\
 Strait writes with server-side apply as the field manager strait and never takes fields from other managers.
 The API server reported that another manager set a field to a different value. Strait leaves the object
 unchanged and tries again after 10 minutes.";
+
+    /// `serviceScopeConfigs` in a mesh config.
+    SCOPES_IGNORED = "STR0450", "the mesh config has serviceScopeConfigs, which have no effect",
+        "Set sharing.istioGlobal: honour in the policy file; 'strait policy test FILE' lists what changes.", "\
+serviceScopeConfigs selects the services that Istio's ambient mode shares with other clusters, and keeps all
+others local. Applied to sidecars, it would remove all remote endpoints of the others. Strait therefore
+ignores it unless the policy file says otherwise. The message states how many services would become local.";
+
+    /// 403 or 404 for `dnsendpoints`.
+    DNS_NOT_WRITTEN = "STR0451", "DNS records cannot be written as DNSEndpoint objects",
+        "Install the CustomResourceDefinition DNSEndpoint of external-dns, and grant the right (chart value dns.namespace).", "\
+With --dns-endpoints, Strait writes DNSEndpoint objects (externaldns.k8s.io/v1alpha1) into a namespace of the
+config cluster. The API server does not have the kind or the namespace, or the account may not list, create,
+patch and delete the objects. Existing records stay. Strait tries again every 30 s.";
 }

@@ -141,7 +141,7 @@ fn some_service(random: &mut StdRng, name: &str) -> (Service, Vec<Endpoint>) {
             result.selector = labels(&[]);
         }
         if random.random_ratio(1, 8) {
-            result.is_cluster_local = true;
+            result.sharing.export = Some(false);
         }
         if random.random_ratio(1, 8) {
             result.node_local = true;

@@ -4,7 +4,9 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use strait_model::{ClusterId, NetworkId, Service};
+use strait_model::policy::SharingPolicy;
+use strait_model::registry::ShardKey;
+use strait_model::{ClusterId, NetworkId, Service, SharingDecision};
 
 /// Assigns networks to endpoints (docs/reference/interface.md, "Networks") and decides which claims
 /// of a cluster are accepted.
@@ -12,6 +14,11 @@ pub trait AssignNetwork {
     /// Returns whether `cluster` may export `service` to proxies of other clusters.
     fn may_export(&self, _cluster: &ClusterId, _service: &Service) -> bool {
         true
+    }
+
+    /// Decides whether the shard's cluster shares `service` with other clusters.
+    fn sharing(&self, shard: &ShardKey, service: &Service) -> SharingDecision {
+        SharingPolicy::default().decide(&shard.cluster, service.sharing)
     }
 
     /// Returns whether the service of a ServiceEntry is ignored, because its name belongs to

@@ -19,7 +19,8 @@
 //! another namespace's traffic.
 //!
 //! A cluster that may not export the name serves only its own proxies: it is merged after all
-//! others, decides nothing for other clusters, and adds no accounts or ports for them.
+//! others, decides nothing for other clusters, and adds no accounts or ports for them. A cluster
+//! that keeps its service local is merged after the others too, and adds no ports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -29,7 +30,7 @@ use super::assign::{AssignNetwork, AssignedEndpoints, Bar};
 use strait_model::registry::{Provider, ServiceRecord, ShardKey};
 use strait_model::{
     ClusterId, EndpointGroup, EndpointRef, Endpoints, Hostname, NO_ADDRESS, NetworkId,
-    PackedEndpoint, Port, Protocol, Resolution, Service, SortedMap, TlsMode,
+    PackedEndpoint, Port, Protocol, Resolution, Service, SharingDecision, SortedMap, TlsMode,
 };
 
 use super::port_union::{Conflict, PortUnion, is_same_number};
@@ -60,8 +61,7 @@ pub struct MergedService {
     pub conflicts: Vec<Conflict>,
     /// Endpoints by shard, in merging order.
     pub shards: Vec<ShardEndpoints>,
-    /// Whether some shard restricts it to its own cluster
-    /// ([`strait_model::Definition::is_cluster_local`]).
+    /// Whether some shard restricts it to its own cluster ([`ShardEndpoints::sharing`]).
     pub is_cluster_local: bool,
     /// Whether it is local to nodes in some cluster ([`strait_model::Definition::node_local`]).
     pub node_local: bool,
@@ -78,6 +78,8 @@ pub struct ShardEndpoints {
     pub key: ShardKey,
     /// The shard's own object.
     pub service: Arc<Service>,
+    /// Whether its cluster shares the service with other clusters.
+    pub sharing: SharingDecision,
     /// The shard's endpoints, shared with the source's record unless some TLS modes were changed.
     pub endpoints: Endpoints,
     /// The endpoints as the source sent them, if some TLS modes were changed.
@@ -146,11 +148,18 @@ impl MergedService {
         &self.primary.hostname
     }
 
-    /// Returns whether all clusters that have the service may not export it, so that each uses only
-    /// its own.
-    pub fn has_only_refused_exporters(&self) -> bool {
-        self.shards.iter().all(|shard| self.refused.contains(&shard.key.cluster))
-            && !self.refused.is_empty()
+    /// Returns whether it is the service of a ServiceEntry that applies to the proxies of one
+    /// cluster only.
+    pub fn is_of_local_entry(&self) -> bool {
+        let first = self.shards.first();
+        self.is_of_entry() && first.is_some_and(|shard| shard.sharing.is_local)
+    }
+
+    /// Returns whether no cluster that has the service shares it, so that each uses only its own.
+    pub fn is_shared_by_none(&self) -> bool {
+        let is_own =
+            |one: &ShardEndpoints| one.sharing.is_local || self.refused.contains(&one.key.cluster);
+        self.shards.iter().all(is_own) && !self.shards.is_empty()
     }
 
     /// Returns the virtual addresses by cluster, in merging order, without clusters that have none.
@@ -398,7 +407,8 @@ impl ShardEndpoints {
     ) -> Self {
         // An entry is written by an operator, so it is not a claim of a cluster.
         let claims = key.is_claimed().then_some(place);
-        Self::placed(key, record, claims, |label, address| {
+        let sharing = place.sharing(key, &record.service);
+        Self::placed((key, sharing), record, claims, |label, address| {
             let network = elsewhere.and_then(|networks| networks.get(&address));
             let assigned = || place.network_of(&key.cluster, *system_label, label, address);
             match (network, elsewhere) {
@@ -413,8 +423,8 @@ impl ShardEndpoints {
 
     /// Creates a shard outside the mesh: each endpoint is in the network that it names, or in none.
     /// Such endpoints belong to no cluster, and address ranges apply only inside the mesh.
-    fn outside(key: &ShardKey, record: &ServiceRecord) -> Self {
-        Self::placed(key, record, None, |label, _| AssignedEndpoints {
+    fn outside(key: &ShardKey, sharing: SharingDecision, record: &ServiceRecord) -> Self {
+        Self::placed((key, sharing), record, None, |label, _| AssignedEndpoints {
             network: label.cloned().unwrap_or_default(),
             at_any_address: true,
         })
@@ -422,8 +432,10 @@ impl ShardEndpoints {
 
     /// See [`MergedService::same_before_ports`].
     fn same_before_ports(&self, other: &Self) -> bool {
-        let Self { key, service, endpoints, reported, networks, bars, claimants, places } = self;
+        let Self { key, service, sharing, endpoints, reported, networks, bars, claimants, places } =
+            self;
         *key == other.key
+            && *sharing == other.sharing
             && *endpoints == other.endpoints
             && *reported == other.reported
             && *networks == other.networks
@@ -434,7 +446,7 @@ impl ShardEndpoints {
     }
 
     fn placed(
-        key: &ShardKey,
+        (key, sharing): (&ShardKey, SharingDecision),
         record: &ServiceRecord,
         claims: Option<&dyn AssignNetwork>,
         place: impl Fn(Option<&NetworkId>, IpAddr) -> AssignedEndpoints,
@@ -519,6 +531,7 @@ impl ShardEndpoints {
         }
         Self {
             key: key.clone(),
+            sharing,
             service: Arc::clone(&record.service),
             endpoints: endpoints.clone(),
             reported: None,
@@ -599,8 +612,12 @@ pub(super) fn merge<'a>(
             (key.is_claimed() && !place.may_export(&key.cluster, service), record)
         })
         .collect();
-    if records.iter().any(|(refused, ..)| *refused) {
-        records.sort_by_key(|(refused, ..)| *refused);
+    let decides_nothing =
+        |(refused, MergedRecord { key, record, .. }): &(bool, MergedRecord<'_>)| {
+            *refused || place.sharing(key, &record.service).is_local
+        };
+    if records.iter().any(decides_nothing) {
+        records.sort_by_key(decides_nothing);
     }
     let all_refused = records.iter().all(|(refused, ..)| *refused);
     let mut by_cluster = Vec::new();
@@ -635,7 +652,8 @@ pub(super) fn merge<'a>(
         if refused {
             merged.refused.insert(key.cluster.clone());
         }
-        merged.is_cluster_local |= service.is_cluster_local;
+        let sharing = place.sharing(key, service);
+        merged.is_cluster_local |= sharing.is_local;
         for field in differences(&merged.primary, service) {
             ports.lost(field, None, &key.cluster);
         }
@@ -644,7 +662,7 @@ pub(super) fn merge<'a>(
             merged.shards.first().is_none_or(|one| one.key.provider == key.provider);
         let is_for_all = (!refused || all_refused)
             && has_same_provider
-            && !service.is_cluster_local
+            && !sharing.is_local
             && !matches!(service.resolution, Resolution::Alias(_));
         ports.add(key, service, is_for_all);
         by_cluster.push((key.cluster.clone(), Arc::clone(service)));
@@ -658,7 +676,7 @@ pub(super) fn merge<'a>(
         }
         // A pod is in its cluster's network, whichever object selects it.
         let shard = if service.mesh_external && !key.is_joined() {
-            ShardEndpoints::outside(key, record)
+            ShardEndpoints::outside(key, sharing, record)
         } else {
             ShardEndpoints::new(&merged_record, place)
         };

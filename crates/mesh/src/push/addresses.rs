@@ -112,9 +112,8 @@ fn addresses_of<'a>(
         .filter(|service| service.primary.export_to.visible_to(namespace))
         .filter_map(imported)
         .filter(|service| {
-            service.is_visible_in(cluster)
-                || !(context.mesh.cluster_local(service.hostname())
-                    || service.has_only_refused_exporters())
+            context.is_at_home(service, cluster)
+                || !(context.mesh.cluster_local(service.hostname()) || service.is_shared_by_none())
         })
         .collect();
     services.sort_by(|a, b| (a.rank(), a.hostname()).cmp(&(b.rank(), b.hostname())));

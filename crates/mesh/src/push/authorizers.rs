@@ -315,7 +315,17 @@ impl PushContext {
         cluster: &ClusterId,
     ) -> bool {
         service.primary.export_to.visible_to(namespace)
-            && (service.is_visible_in(cluster) || !self.mesh.cluster_local(service.hostname()))
+            && (self.is_at_home(service, cluster)
+                || !(self.mesh.cluster_local(service.hostname()) || service.is_of_local_entry()))
+    }
+
+    /// Returns whether `cluster` itself has the service. A ServiceEntry belongs to all clusters,
+    /// unless it is local to the cluster whose store has it.
+    pub(super) fn is_at_home(&self, service: &MergedService, cluster: &ClusterId) -> bool {
+        match service.is_of_local_entry() {
+            true => self.settings.config_cluster.as_ref() == Some(cluster),
+            false => service.is_visible_in(cluster),
+        }
     }
 }
 

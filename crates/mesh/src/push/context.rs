@@ -17,7 +17,7 @@ use strait_model::registry::{Provider, ShardKey};
 use strait_model::{
     ClusterFacts, ClusterId, ConfigurationSnapshot, EndpointMetadata, EndpointRef, Hostname,
     KnownClusters, Labels, Locality, NO_ADDRESS, Namespace, NetworkId, ObjectKey, Proxy, Seniority,
-    Service, Workload, WorkloadKey, Workloads,
+    Service, SharingDecision, SharingRule, Workload, WorkloadKey, Workloads,
 };
 use strait_rules::access::{AccessPolicies, AccessSubject, TrustBundle, WorkloadAccess};
 use strait_rules::service_entry::{Selections, VmWorkload, VmWorkloads};
@@ -407,6 +407,23 @@ impl AssignNetwork for NetworkAssignment<'_> {
     fn may_export(&self, cluster: &ClusterId, service: &Service) -> bool {
         let (host, namespace) = (service.hostname.as_str(), service.namespace.as_str());
         !self.policy.limits_exports() || self.policy.may_export(cluster, host, namespace).is_ok()
+    }
+
+    fn sharing(&self, shard: &ShardKey, service: &Service) -> SharingDecision {
+        match shard.provider {
+            Provider::Kubernetes | Provider::WorkloadEntry => {
+                self.policy.sharing().decide(&shard.cluster, service.sharing)
+            }
+            // Entries belong to the config cluster, whose store has them. Without one, no proxy
+            // would be left.
+            Provider::ServiceEntry
+                if self.config_cluster.is_some() && service.sharing.label == Some(false) =>
+            {
+                SharingDecision { is_local: true, rule: SharingRule::Label }
+            }
+            // Services of Consul belong to no cluster.
+            _ => SharingDecision::default(),
+        }
     }
 
     fn is_of_foreign_name(&self, service: &Service) -> bool {

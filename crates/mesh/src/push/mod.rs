@@ -9,6 +9,7 @@ pub mod audience;
 pub mod authorizers;
 pub mod context;
 mod debounce;
+pub mod dns_hosts;
 mod effect;
 pub mod event_loop;
 pub mod imports;

@@ -23,7 +23,7 @@ use super::{locality_priority, locality_rule};
 use crate::aggregate::{Bar, MergedService, ShardEndpoints};
 use crate::network::ResolvedGateway;
 use strait_model::policy::Rank;
-use strait_model::registry::ShardKey;
+use strait_model::registry::{Provider, ShardKey};
 use strait_model::{
     ClusterId, Definition, Distribution, EndpointGroup, EndpointMetadata, EndpointRef, ExportTo,
     Health, Hostname, Locality, Mode, NO_ADDRESS, Namespace, NetworkId, PackedEndpoint, PodState,
@@ -89,7 +89,7 @@ pub fn decide<'a>(
 ) -> Result<Path<'a>, WithheldReason> {
     let own = service.shards.iter().find(|one| one.key == *shard);
     let local = context.mesh.cluster_local(service.hostname())
-        || own.is_some_and(|own| own.service.is_cluster_local);
+        || own.is_some_and(|own| own.sharing.is_local);
     let EndpointRef { health, pod, tls_mode, address, node, .. } = endpoint;
     let spot = Spot {
         network,
@@ -221,7 +221,7 @@ impl<'a, 'v> Reach<'a, 'v> {
                     is_anothers(claimants?, view, shard).then_some(WithheldReason::SameAddress)
                 }),
             rank: Rank::default(),
-            exported: exported(view, service, local, shard),
+            exported: exported(context, view, service, local, shard),
             nodes: Nodes::of(view, service, shard),
             ipv4: view.ipv4,
             ipv6: view.ipv6,
@@ -361,6 +361,7 @@ fn is_anothers(claimants: &[ClusterId], view: &ViewKey, shard: &ShardKey) -> boo
 
 /// Checks whether the view may receive any endpoint of `service` from `shard`.
 fn exported(
+    context: &PushContext,
     view: &ViewKey,
     service: &MergedService,
     local: bool,
@@ -378,7 +379,8 @@ fn exported(
         Role::Gateway => Ok(()),
         Role::Client if !export_to.visible_to(&view.namespace) => Err(WithheldReason::NotExported),
         Role::Client
-            if local && (!shard.is_visible_in(&view.cluster) || is_unexported(service, shard)) =>
+            if local
+                && (!is_own(context, view, service, shard) || is_unexported(service, shard)) =>
         {
             Err(WithheldReason::ClusterLocal)
         }
@@ -391,11 +393,27 @@ fn exported(
     }
 }
 
+/// Returns whether the shard belongs to the proxy's cluster. A ServiceEntry belongs to all clusters,
+/// unless it is local to the cluster whose store has it.
+fn is_own(
+    context: &PushContext,
+    view: &ViewKey,
+    service: &MergedService,
+    shard: &ShardKey,
+) -> bool {
+    let is_local = |own: &ShardEndpoints| own.key == *shard && own.sharing.is_local;
+    if shard.provider == Provider::ServiceEntry && service.shards.iter().any(is_local) {
+        context.settings.config_cluster.as_ref() == Some(&view.cluster)
+    } else {
+        shard.is_visible_in(&view.cluster)
+    }
+}
+
 /// Returns whether the service is a name of the set and the shard's cluster does not export it. Its
 /// endpoints are then not behind that name, not even for its own proxies (KEP-1645).
 fn is_unexported(service: &MergedService, shard: &ShardKey) -> bool {
     service.hostname().is_of_set()
-        && (service.shards.iter()).any(|own| own.key == *shard && own.service.is_cluster_local)
+        && (service.shards.iter()).any(|own| own.key == *shard && own.sharing.is_local)
 }
 
 /// Returns the assignment of a proxy for a port of `service`; see [`assignment_of`].
@@ -539,7 +557,7 @@ fn reaches<'a, 'v>(
     local: bool,
     shard: &ShardEndpoints,
 ) -> Vec<Reach<'a, 'v>> {
-    let local = local || shard.service.is_cluster_local;
+    let local = local || shard.sharing.is_local;
     let spots = shard.networks().iter().enumerate().map(|(at, network)| Spot {
         network,
         bar: shard.bar(at),

@@ -18,6 +18,7 @@ use super::limits::{TcpKeepalive, UsualLimits, WrittenUpgrade};
 use super::localities::{LocalityFault, LocalitySetting, WrittenLocalities};
 use super::providers::{ExtensionProvider, ProviderKind};
 use super::retries::{RetryFault, RetryRule, WrittenRetries};
+use super::service_scopes::{ObjectSelectors, ServiceScopes};
 use super::sources::StoreSource;
 use super::tls::{MeshTls, RawMeshTls};
 use super::traces::TracingProvider;
@@ -80,6 +81,8 @@ pub struct MeshConfig {
     pub config_sources: Vec<StoreSource>,
     /// `discoverySelectors`: the namespaces whose services and pods belong to the mesh.
     pub namespaces: Arc<NamespaceFilter>,
+    /// `serviceScopeConfigs`: the services that are global, if the policy honours them.
+    pub service_scopes: Arc<ServiceScopes>,
     /// `defaultServiceExportTo`: the default export of ServiceEntries; empty for all namespaces.
     pub default_service_export_to: Vec<String>,
     /// `defaultDestinationRuleExportTo`: the default export of DestinationRules.
@@ -266,6 +269,7 @@ impl MeshConfig {
             proxy_inbound_listen_port: 15006,
             config_sources: Vec::new(),
             namespaces: Arc::default(),
+            service_scopes: Arc::default(),
             default_service_export_to: Vec::new(),
             default_destination_rule_export_to: Vec::new(),
             default_virtual_service_export_to: Vec::new(),
@@ -368,6 +372,18 @@ impl MeshConfig {
             namespaces: fields
                 .take_with("discoverySelectors", |raw: Vec<RawSelector>| discovery::read(raw))?
                 .map_or(base.namespaces, Arc::new),
+            // An invalid value must not take the other fields out of force: by default, the field
+            // has no effect.
+            service_scopes: fields.take("serviceScopeConfigs")?.map_or(
+                base.service_scopes,
+                |value| match ServiceScopes::read(value) {
+                    Ok(scopes) => Arc::new(scopes),
+                    Err(fact) => {
+                        ignored.push(format!("serviceScopeConfigs ({fact})"));
+                        Arc::default()
+                    }
+                },
+            ),
             default_service_export_to: fields.take("defaultServiceExportTo")?.unwrap_or_default(),
             default_destination_rule_export_to: fields
                 .take("defaultDestinationRuleExportTo")?
@@ -502,6 +518,12 @@ impl MeshConfig {
         }
     }
 
+    /// Returns the selectors that apply to the objects of clusters.
+    pub fn object_selectors(&self) -> ObjectSelectors {
+        let (namespaces, scopes) = (Arc::clone(&self.namespaces), Arc::clone(&self.service_scopes));
+        ObjectSelectors { namespaces, scopes }
+    }
+
     /// Returns the effective settings in Istio's terms, for `/debug/mesh`.
     pub fn to_json(&self) -> Value {
         let policy = match self.outbound_traffic_policy {
@@ -560,6 +582,7 @@ impl MeshConfig {
             "protocolDetectionTimeout": format_duration(self.protocol_detection_timeout),
             "proxyInboundListenPort": self.proxy_inbound_listen_port,
             "proxyListenPort": self.proxy_listen_port,
+            "serviceScopeConfigs": self.service_scopes.to_json(),
             "serviceSettings": service_settings,
             "tcpKeepalive": keepalive,
             "trustDomain": self.trust_domain,

@@ -67,14 +67,20 @@ pub(crate) fn read_strict(selectors: Vec<StrictSelector>) -> Result<NamespaceFil
 /// # Errors
 /// Returns the problem of the first invalid selector; none of them is used then.
 pub(super) fn read(selectors: Vec<RawSelector>) -> Result<NamespaceFilter, String> {
-    let selectors = selectors.into_iter().map(|raw| {
-        let conditions = raw.match_expressions.into_iter().map(condition);
-        Ok(LabelSelector {
-            labels: raw.match_labels,
-            conditions: conditions.collect::<Result<_, String>>()?,
-        })
-    });
+    let selectors = selectors.into_iter().map(selector);
     Ok(NamespaceFilter { selectors: selectors.collect::<Result<_, String>>()? })
+}
+
+/// Parses a selector.
+///
+/// # Errors
+/// Returns the first problem.
+pub(super) fn selector(raw: RawSelector) -> Result<LabelSelector, String> {
+    let conditions = raw.match_expressions.into_iter().map(condition);
+    Ok(LabelSelector {
+        labels: raw.match_labels,
+        conditions: conditions.collect::<Result<_, String>>()?,
+    })
 }
 
 fn condition(raw: RawExpression) -> Result<LabelCondition, String> {
@@ -102,18 +108,19 @@ fn condition(raw: RawExpression) -> Result<LabelCondition, String> {
 
 /// Returns the selectors in Istio's terms.
 pub(super) fn to_json(filter: &NamespaceFilter) -> Value {
-    let selectors = filter.selectors.iter().map(|selector| {
-        let conditions =
-            selector.conditions.iter().map(|LabelCondition { key, test }| match test {
-                Test::In(values) => json!({"key": key, "operator": "In", "values": values}),
-                Test::NotIn(values) => json!({"key": key, "operator": "NotIn", "values": values}),
-                Test::Exists => json!({"key": key, "operator": "Exists"}),
-                Test::DoesNotExist => json!({"key": key, "operator": "DoesNotExist"}),
-            });
-        let conditions: Vec<Value> = conditions.collect();
-        json!({"matchLabels": selector.labels, "matchExpressions": conditions})
+    filter.selectors.iter().map(selector_to_json).collect()
+}
+
+/// Returns a selector in Kubernetes's terms.
+pub(super) fn selector_to_json(selector: &LabelSelector) -> Value {
+    let conditions = selector.conditions.iter().map(|LabelCondition { key, test }| match test {
+        Test::In(values) => json!({"key": key, "operator": "In", "values": values}),
+        Test::NotIn(values) => json!({"key": key, "operator": "NotIn", "values": values}),
+        Test::Exists => json!({"key": key, "operator": "Exists"}),
+        Test::DoesNotExist => json!({"key": key, "operator": "DoesNotExist"}),
     });
-    selectors.collect()
+    let conditions: Vec<Value> = conditions.collect();
+    json!({"matchLabels": selector.labels, "matchExpressions": conditions})
 }
 
 #[cfg(test)]

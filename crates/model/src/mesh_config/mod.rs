@@ -18,6 +18,7 @@ mod normal_path;
 mod provider_service;
 mod providers;
 mod retries;
+mod service_scopes;
 mod settings;
 mod sources;
 mod tls;
@@ -46,6 +47,7 @@ pub use providers::{
     ExtensionProvider, HeaderNames, ProviderKind,
 };
 pub use retries::{RareRetrySettings, RetryFault, RetryRule, WrittenRetries};
+pub use service_scopes::{ObjectSelectors, ServiceScopes};
 pub use settings::{MeshSettings, MeshTexts, SourceProblem, normalize_text};
 pub use sources::{SourceTls, StoreAddress, StoreSource};
 pub use tls::{CIPHERS, MeshTls};

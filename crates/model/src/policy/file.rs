@@ -10,10 +10,11 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::invalid::{InvalidPolicy, bytes, duration, invalid};
-use super::names::ServiceNames;
+use super::names::{ServiceNames, cluster};
 use super::preference::{Preference, Tier};
 use super::rollout::{self, RolloutText};
 use super::rules::{MassWithdrawal, OwnedNames, ReadBudget, RelayTrust, Rules, WhenDark};
+use super::sharing::{self, SharingText};
 use super::traffic::{self, TrafficText};
 use super::{Policy, RemoteEjection};
 use crate::mesh_config::discovery::{StrictSelector, read_strict};
@@ -48,6 +49,8 @@ struct PolicyFile {
     traffic: TrafficText,
     gateway_namespaces: Option<Vec<String>>,
     remote_ejection: Option<String>,
+    #[serde(default)]
+    sharing: SharingText,
 }
 
 #[derive(Deserialize, Default)]
@@ -186,6 +189,7 @@ impl Policy {
             }
         }
         policy.traffic = traffic::limits(file.traffic)?;
+        policy.sharing = sharing::sharing(file.sharing)?;
         let gateways = file.gateway_namespaces;
         policy.gateway_namespaces =
             gateways.map(|list| namespaces("gatewayNamespaces", list)).transpose()?;
@@ -418,11 +422,6 @@ fn some_names(field: &str, text: NamesText) -> Result<ServiceNames, InvalidPolic
         return invalid(field, "names neither namespaces nor hosts");
     }
     names(field, text)
-}
-
-fn cluster(field: &str, text: &str) -> Result<ClusterId, InvalidPolicy> {
-    ClusterId::parse(text)
-        .or_else(|error| invalid(field, format!("{text:?} can't be a cluster ID: {error}")))
 }
 
 fn clusters(field: &str, list: &[String]) -> Result<BTreeSet<ClusterId>, InvalidPolicy> {

@@ -10,6 +10,7 @@ mod names;
 mod preference;
 mod rollout;
 mod rules;
+mod sharing;
 #[cfg(test)]
 mod tests;
 mod traffic;
@@ -25,6 +26,7 @@ pub use self::preference::{Preference, Rank, Tier};
 pub use self::rollout::{RolloutLimits, RolloutPlan};
 pub use self::rules::{MassWithdrawal, ReadBudget, RelayTrust, WhenDark};
 use self::rules::{OwnedNames, Rules};
+pub use self::sharing::SharingPolicy;
 pub use self::traffic::{DefaultVisibility, ForeignBytes, ForeignHostsMode, TrafficLimits};
 use crate::{ClusterId, ImportMode, Mode, NamespaceFilter, NetworkId};
 use strait_base::address::special;
@@ -51,6 +53,8 @@ pub struct Policy {
     gateway_namespaces: Option<BTreeSet<String>>,
     /// How outlier detection treats errors of endpoints behind gateways.
     remote_ejection: RemoteEjection,
+    /// Which services clusters share.
+    sharing: SharingPolicy,
 }
 
 /// How outlier detection treats errors of endpoints behind the gateways of other networks.
@@ -323,6 +327,11 @@ impl Policy {
         self.remote_ejection
     }
 
+    /// Returns the rules that decide which services clusters share.
+    pub fn sharing(&self) -> &SharingPolicy {
+        &self.sharing
+    }
+
     /// Checks whether an object in `namespace` may be a gateway of a network.
     ///
     /// # Errors
@@ -343,6 +352,9 @@ impl Policy {
         let mut named = BTreeMap::new();
         for cluster in &self.traffic_from {
             named.insert(cluster, "trafficFrom".to_owned());
+        }
+        for cluster in self.sharing.clusters() {
+            named.insert(cluster, format!("sharing.clusters.{cluster}"));
         }
         for (at, preference) in self.preferences.iter().enumerate() {
             for cluster in preference.clusters() {

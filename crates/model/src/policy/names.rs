@@ -2,6 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use super::invalid::{InvalidPolicy, invalid};
+use crate::ClusterId;
+
 /// A set of services, by namespace or by hostname.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ServiceNames {
@@ -21,4 +24,10 @@ impl ServiceNames {
                 None => pattern == host,
             })
     }
+}
+
+/// Parses the ID of a cluster.
+pub(super) fn cluster(field: &str, text: &str) -> Result<ClusterId, InvalidPolicy> {
+    ClusterId::parse(text)
+        .or_else(|error| invalid(field, format!("{text:?} can't be a cluster ID: {error}")))
 }

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::{SharingDecision, SharingFacts, SharingRule};
 
 const HEAD: &str = "apiVersion: strait.dev/v1\nkind: Policy\n";
 
@@ -379,4 +380,74 @@ fn only_listed_namespaces_may_have_gateways_of_networks() {
     );
     assert!(policy("gatewayNamespaces: ['*']\n").may_be_gateway("shop").is_ok());
     assert!(policy("gatewayNamespaces: []\n").may_be_gateway("shop").is_err());
+}
+
+/// Returns the statements: the export, the labels of the Service and the Namespace, Istio's label,
+/// and the mesh config. `+` shares, `-` keeps local, `.` states nothing.
+fn facts(text: &str) -> SharingFacts {
+    let fact = |at: usize| match text.as_bytes()[at] {
+        b'+' => Some(true),
+        b'-' => Some(false),
+        _ => None,
+    };
+    let [export, label, namespace_label, istio_label, scope] = [0, 1, 2, 3, 4].map(fact);
+    SharingFacts { export, label, namespace_label, istio_label, scope }
+}
+
+#[test]
+fn first_statement_in_the_order_of_precedence_decides_whether_a_service_is_shared() {
+    use SharingRule::{
+        ClusterDefault, Default, Export, IstioLabel, Label, NamespaceLabel, ServiceScope, Unset,
+    };
+    let none = "";
+    let local = "sharing: {default: local}";
+    let ignored = "sharing: {default: shared, istioGlobal: ignore}";
+    let honoured = "sharing: {default: local, istioGlobal: honour}";
+    let own = "sharing: {default: shared, clusters: {east: {default: local}}}";
+    let other = "sharing: {clusters: {west: {default: local}}}";
+    for (rules, stated, is_local, rule) in [
+        (none, ".....", false, Unset),
+        (none, "...--", false, Unset),
+        (none, "...++", false, Unset),
+        (none, "-++++", true, Export),
+        (none, "+----", false, Export),
+        (none, ".-+++", true, Label),
+        (none, ".+---", false, Label),
+        (none, "..-++", true, NamespaceLabel),
+        (none, "..+--", false, NamespaceLabel),
+        (local, ".....", true, Default),
+        (local, "...++", true, Default),
+        (local, "+....", false, Export),
+        (local, ".+...", false, Label),
+        (local, "..+..", false, NamespaceLabel),
+        (ignored, "...--", false, Default),
+        (honoured, "...+-", false, IstioLabel),
+        (honoured, "...-+", true, IstioLabel),
+        (honoured, "....+", false, ServiceScope),
+        (honoured, "....-", true, ServiceScope),
+        (honoured, ".....", true, Default),
+        (honoured, "..-+.", true, NamespaceLabel),
+        (honoured, ".+.--", false, Label),
+        (own, ".....", true, ClusterDefault),
+        (own, "..+..", false, NamespaceLabel),
+        (other, ".....", false, Unset),
+    ] {
+        let decided = policy(rules).sharing().decide(&id("east"), facts(stated));
+        assert_eq!(decided, SharingDecision { is_local, rule }, "{rules} {stated}");
+    }
+    assert_eq!(policy(own).clusters_named()[&id("east")], "sharing.clusters.east");
+}
+
+#[test]
+fn invalid_values_of_the_section_sharing_are_reported() {
+    for (rules, field) in [
+        ("sharing: {default: global}", "sharing.default"),
+        ("sharing: {istioGlobal: yes}", "sharing.istioGlobal"),
+        ("sharing: {clusters: {east: {default: no}}}", "sharing.clusters.east.default"),
+        ("sharing: {clusters: {'a b': {default: local}}}", "sharing.clusters.a b"),
+    ] {
+        let error = Policy::parse(&format!("{HEAD}{rules}")).expect_err(rules);
+        assert_eq!(error.field, field, "{error}");
+    }
+    Policy::parse(&format!("{HEAD}sharing: {{defaults: local}}")).expect_err("unknown field");
 }

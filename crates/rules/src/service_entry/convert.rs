@@ -14,7 +14,7 @@ use strait_base::address::special;
 use strait_base::unread;
 use strait_model::{
     ExportTo, Health, Hostname, Labels, Locality, NETWORK_LABEL, Namespace, NetworkId, Port,
-    Protocol, TLS_MODE_LABEL, TargetPort, TlsMode, WorkloadKey, telemetry,
+    Protocol, SHARE_LABEL, TLS_MODE_LABEL, TargetPort, TlsMode, WorkloadKey, telemetry,
 };
 
 const HEALTH_CHECKED: &str = "proxy.istio.io/health-checks-enabled";
@@ -105,6 +105,8 @@ pub(super) struct ServiceEntry {
     pub(super) external: bool,
     pub(super) accounts: Vec<Arc<str>>,
     pub(super) export_to: ExportTo,
+    /// The label that keeps it in the cluster whose store has it.
+    pub(super) share: Option<bool>,
     pub(super) endpoints: Vec<EntryEndpoint>,
     pub(super) how: EndpointDiscovery,
     /// Selector of WorkloadEntries in the same namespace. An empty one selects all.
@@ -338,6 +340,17 @@ pub(super) fn service_entry(
     for fault in idle_exports(&spec.export_to) {
         faults.add(fault, "the other entries apply");
     }
+    let share = match metadata.labels.get(SHARE_LABEL).map(|value| &**value) {
+        None => None,
+        Some("true") => Some(true),
+        Some("false") => Some(false),
+        Some(other) => {
+            let field = format!("metadata.labels[{SHARE_LABEL}]");
+            let fact = format!("{other:?} is neither true nor false");
+            faults.add(Fault::new(field, fact), "the label is ignored");
+            None
+        }
+    };
     let export = if spec.export_to.is_empty() { default_export } else { &spec.export_to };
     let entry = ServiceEntry {
         created: created(&metadata),
@@ -352,6 +365,7 @@ pub(super) fn service_entry(
         external,
         accounts: spec.subject_alt_names,
         export_to: export_to(export, &name.namespace),
+        share,
         endpoints,
         selector: selector.map(|selector| selector.labels),
         name,

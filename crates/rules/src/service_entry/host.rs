@@ -6,7 +6,7 @@ use super::addresses::AddressRequest;
 use super::convert::{EndpointDiscovery, EntryPort, Fault, ServiceEntry};
 use strait_model::{
     Definition, Distribution, Endpoint, Endpoints, Hostname, Labels, Resolution, Service,
-    WorkloadKey,
+    SharingFacts, WorkloadKey,
 };
 
 /// A definition of a host, without automatic addresses.
@@ -53,7 +53,7 @@ impl<'a> Host<'a> {
             export_to: entry.export_to.clone(),
             node_local: false,
             prefers: Distribution::Any,
-            is_cluster_local: false,
+            sharing: SharingFacts { label: entry.share, ..SharingFacts::default() },
             publish_not_ready: false,
             affinity_seconds: None,
             mesh_external: entry.external,

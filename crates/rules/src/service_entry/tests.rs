@@ -8,11 +8,12 @@ use rand::{Rng as _, SeedableRng as _};
 use serde_json::{Value, json};
 
 use super::EntryIndex;
+use super::convert::service_entry;
 use strait_base::testing::rounds;
 use strait_model::registry::{Contents, ServiceRecord, ShardChange};
 use strait_model::{
     Collection, Endpoint, ExportTo, Health, Hostname, NO_ADDRESS, ObjectKey, Resolution, StandIn,
-    TlsMode,
+    TlsMode, WorkloadKey,
 };
 
 fn entry(name: &str, spec: Value) -> Arc<Value> {
@@ -894,4 +895,21 @@ fn only_the_changed_entry_is_sent() {
     assert_eq!(put(&mut tracked, named(7, "10.0.0.2")), Some(1));
     assert_eq!(put(&mut tracked, named(7, "10.0.0.2")), None);
     assert_eq!(put(&mut tracked, at(named(1000, "10.0.0.1"), "2026-02-01T00:00:00Z")), Some(1));
+}
+
+#[test]
+fn label_keeps_an_entry_in_the_cluster_of_its_store_and_other_values_are_ignored() {
+    let read = |value: &str| {
+        let object = json!({
+            "metadata": {"labels": {"strait.dev/share": value}},
+            "spec": {"hosts": ["a.example"], "ports": [{"name": "tcp", "number": 80}], "resolution": "NONE"},
+        });
+        let (entry, _) = service_entry(WorkloadKey::new("shop", "a"), &object, &[]).expect("valid");
+        let faults: Vec<_> = entry.faults.iter().map(|one| one.fault.to_string()).collect();
+        (entry.share, faults.join("; "))
+    };
+    assert_eq!(read("false"), (Some(false), String::new()));
+    assert_eq!(read("true"), (Some(true), String::new()));
+    let ignored = "metadata.labels[strait.dev/share]: \"no\" is neither true nor false";
+    assert_eq!(read("no"), (None, ignored.to_owned()));
 }

@@ -77,6 +77,11 @@ impl Gateways {
         self.all.is_empty()
     }
 
+    /// Iterates over all Gateways, the oldest first.
+    pub fn all(&self) -> impl Iterator<Item = &Arc<Gateway>> {
+        self.all.values()
+    }
+
     /// Iterates over the Gateways that apply to a gateway proxy with this namespace and labels, the
     /// oldest first.
     pub fn selecting<'a>(
@@ -335,7 +340,13 @@ fn unserved_rule(
 impl GatewayServer {
     /// Returns whether it has a host of a VirtualService, for the namespace of that object.
     fn serves(&self, service: &VirtualService) -> bool {
-        !common_hosts(self.hosts.iter(), service).is_empty()
+        !self.hosts_of(service).is_empty()
+    }
+
+    /// Returns the hosts of a VirtualService that it serves. For overlapping patterns, the narrower
+    /// one is returned.
+    pub fn hosts_of<'s>(&'s self, service: &'s VirtualService) -> BTreeSet<&'s HostPattern> {
+        common_hosts(self.hosts.iter(), service)
     }
 }
 

@@ -147,8 +147,10 @@ fn inventory(status: InventoryStatus) -> api::Inventory {
 }
 
 fn roots(status: RootsStatus) -> api::ClusterRoots {
-    let RootsStatus { namespaces, current, foreign, foreign_first, beside, denied } = status;
-    api::ClusterRoots { namespaces, current, foreign, foreign_first, beside, denied }
+    let RootsStatus { namespaces, current, foreign, foreign_first, beside, denied, trust_bundle } =
+        status;
+    let trust_bundle = trust_bundle.map(|state| state.as_str().to_owned());
+    api::ClusterRoots { namespaces, current, foreign, foreign_first, beside, denied, trust_bundle }
 }
 
 #[cfg(test)]

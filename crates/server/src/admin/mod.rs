@@ -28,6 +28,7 @@ mod rollout;
 mod same_ranges;
 mod session;
 mod shared;
+mod sharing;
 mod sources;
 mod stored;
 mod summary;
@@ -578,6 +579,9 @@ async fn policy(State(sources): SourcesState) -> AdminResult {
             replayable,
         },
         remote_ejection: policy.remote_ejection().as_str().to_owned(),
+        sharing: api::PolicySharing {
+            istio_global: if policy.sharing().honours_istio() { "honour" } else { "ignore" }.into(),
+        },
     };
     Ok(pretty(StatusCode::OK, &answer))
 }

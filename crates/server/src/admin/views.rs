@@ -9,6 +9,7 @@ use std::time::SystemTime;
 use ipnet::IpNet;
 
 use super::imports;
+use super::sharing;
 use strait_admin_api as api;
 use strait_base::codes;
 use strait_base::time::rfc3339;
@@ -59,7 +60,11 @@ pub(super) fn services(context: &PushContext, hostname: Option<&str>) -> Vec<api
         .collect();
     // Definitions that are private to a namespace follow the public one.
     all.sort_by_key(|service| service.hostname());
-    all.into_iter().map(|service| service_view(service, &dropped)).collect()
+    let view = |service: &Arc<MergedService>| {
+        let sharing = sharing::of_service(context, service);
+        api::Service { sharing, ..service_view(service, &dropped) }
+    };
+    all.into_iter().map(view).collect()
 }
 
 fn service_view(service: &MergedService, dropped: &[DroppedAddress]) -> api::Service {
@@ -98,6 +103,7 @@ fn service_view(service: &MergedService, dropped: &[DroppedAddress]) -> api::Ser
         service_accounts: texts(&service.service_accounts),
         clusters: texts(service.by_cluster.keys().filter(|cluster| !cluster.is_empty())),
         conflicts,
+        sharing: Vec::new(),
         exports: Vec::new(),
         imports: Vec::new(),
     }

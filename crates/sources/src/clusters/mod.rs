@@ -6,6 +6,7 @@
 pub mod callers;
 mod credential_status;
 pub mod credentials;
+pub mod dns_endpoints;
 pub mod events;
 mod flapping;
 pub mod formats;

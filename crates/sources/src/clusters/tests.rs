@@ -88,7 +88,7 @@ impl Mesh {
             shared: watch::channel(Default::default()).1,
             shared_endpoints: watch::channel(Default::default()).1,
             writes: crate::registry::kube::MemberWrites::nothing(),
-            namespaces: watch::channel(Some(Default::default())).1,
+            selectors: watch::channel(Some(Default::default())).1,
             removal_grace: Duration::from_secs(1),
             sync_timeout: LIMIT,
             stale_after: super::status::STALE_AFTER,

@@ -27,7 +27,7 @@ fn plain(addresses: &[&str]) -> Service {
         export_to: ExportTo::Public,
         node_local: false,
         prefers: Default::default(),
-        is_cluster_local: false,
+        sharing: Default::default(),
         publish_not_ready: false,
         affinity_seconds: None,
         mesh_external: false,

@@ -14,10 +14,15 @@ use strait_rules::service_entry::EntryIndex;
 
 /// Returns the event for these entries, each given as kind, name in namespace `ns`, and spec.
 pub(super) fn entries(objects: &[(&str, &str, Value)]) -> MeshEvent {
+    labelled_entries(&json!({}), objects)
+}
+
+/// Returns the event for these entries with these labels, like [`entries`].
+pub(super) fn labelled_entries(labels: &Value, objects: &[(&str, &str, Value)]) -> MeshEvent {
     let objects: Vec<Arc<Value>> = objects
         .iter()
         .map(|(kind, name, spec)| {
-            let metadata = json!({"name": name, "namespace": "ns"});
+            let metadata = json!({"name": name, "namespace": "ns", "labels": labels});
             let version = "networking.istio.io/v1";
             Arc::new(
                 json!({"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}),

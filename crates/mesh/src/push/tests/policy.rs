@@ -3,11 +3,11 @@
 
 use serde_json::json;
 
-use super::joins::entries;
+use super::joins::{entries, labelled_entries};
 use super::*;
 use strait_model::policy::Policy;
 use strait_model::testing::workload;
-use strait_model::{ClusterFacts, Hostname, WorkloadKey};
+use strait_model::{ClusterFacts, Hostname, Resolution, SharingFacts, WorkloadKey};
 
 fn parsed(policy: &str) -> Policy {
     let text = format!("apiVersion: strait.dev/v1\nkind: Policy\n{policy}");
@@ -283,4 +283,86 @@ fn gateway_for_several_tiers_is_listed_in_the_first() {
     let context = steered(updates, policy);
     // South has no gateway, so the network's gateway serves both south and west.
     assert_eq!(groups(&context, &client("n1")), ["0: 203.0.113.2 2"]);
+}
+
+/// Two clusters with `web.ns`; east states `facts` about it and is the older one.
+fn east_states(facts: SharingFacts) -> Vec<RegistryUpdate> {
+    let mut east = service("web.ns").vip("10.1.0.1");
+    east.sharing = facts;
+    east.resolution = Resolution::Headless;
+    let west = service("web.ns").vip("10.2.0.1");
+    vec![
+        shard("east", 1).with(east, vec![endpoint("10.0.0.1")]).built(),
+        shard("west", 2).with(west, vec![endpoint("10.0.0.2")]).built(),
+    ]
+}
+
+#[test]
+fn service_that_a_cluster_keeps_local_is_only_available_to_its_proxies_and_decides_nothing() {
+    let label = SharingFacts { label: Some(false), ..SharingFacts::default() };
+    let none = SharingFacts::default();
+    for (facts, policy, east_is_local) in [
+        (none, "", false),
+        (label, "", true),
+        (none, "sharing: {clusters: {east: {default: local}}}", true),
+        (label, "sharing: {default: shared, istioGlobal: honour}", true),
+        (SharingFacts { scope: Some(false), ..none }, "", false),
+        (SharingFacts { scope: Some(false), ..none }, "sharing: {istioGlobal: honour}", true),
+    ] {
+        let context = steered(east_states(facts), policy);
+        let merged = &context.services[&Hostname::from("web.ns")];
+        let received = |cluster: &str| {
+            let all = merged.endpoints_of_port(80).filter(|(shard, endpoint, network)| {
+                decide(&context, &client_in(cluster), merged, shard, *endpoint, network).is_ok()
+            });
+            all.map(|(shard, ..)| shard.cluster.to_string()).collect::<Vec<_>>()
+        };
+        let first = merged.shards.first().map(|shard| shard.key.cluster.as_str());
+        if east_is_local {
+            assert_eq!(received("west"), ["west"], "{facts:?} {policy}");
+            assert_eq!(received("east").len(), 2, "{facts:?} {policy}");
+            assert_eq!(first, Some("west"), "it decides nothing");
+        } else {
+            assert_eq!(received("west").len(), 2, "{facts:?} {policy}");
+            assert_eq!(first, Some("east"));
+        }
+    }
+}
+
+#[test]
+fn entry_that_is_not_shared_applies_to_proxies_of_the_config_cluster_only() {
+    for (label, config_cluster, is_local) in
+        [("false", Some("hub"), true), ("true", Some("hub"), false), ("false", None, false)]
+    {
+        let config_cluster = config_cluster.map(ClusterId::from);
+        let settings = FixedSettings { config_cluster, ..(*settings()).clone() };
+        let pod = shard("east", 1).pod(workload("db-0.ns", "10.0.0.1", &[("app", "db")])).built();
+        let mut mesh = mesh_of(Arc::new(settings), vec![shard("hub", 2).built(), pod]);
+        let entry = |host: &str, more: serde_json::Value| {
+            let mut spec = json!({"hosts": [host], "ports": [{"name": "tcp", "number": 80}],
+                "location": "MESH_INTERNAL", "resolution": "STATIC"});
+            let fields = spec.as_object_mut().expect("an object");
+            fields.extend(more.as_object().expect("fields").clone());
+            ("ServiceEntry", host.split('.').next().expect("a word").to_owned(), spec)
+        };
+        let all = [
+            entry("listed.internal", json!({"endpoints": [{"address": "192.0.2.1"}]})),
+            entry("selected.internal", json!({"workloadSelector": {"labels": {"app": "db"}}})),
+        ];
+        let all: Vec<_> =
+            all.iter().map(|(kind, name, spec)| (*kind, name.as_str(), spec.clone())).collect();
+        mesh.apply(labelled_entries(&json!({"strait.dev/share": label}), &all));
+        let context = mesh.next_version().expect("a version").0;
+        for host in ["listed.internal", "selected.internal"] {
+            let merged = &context.services[&Hostname::from(host)];
+            let has = |cluster: &str| {
+                let passes = merged.endpoints_of_port(80).any(|(shard, endpoint, network)| {
+                    decide(&context, &client_in(cluster), merged, shard, endpoint, network).is_ok()
+                });
+                (context.shows(merged, &"ns".into(), &cluster.into()), passes)
+            };
+            assert_eq!(has("hub"), (true, true), "{host} {label}");
+            assert_eq!(has("east"), (!is_local, !is_local), "{host} {label}");
+        }
+    }
 }

@@ -59,7 +59,7 @@ fn change_behind_a_gateway_affects_only_its_own_network() {
     assert!(unseen_from(moved, 3).is_empty());
     let fewer = west_reports(&["10.1.0.1", "10.1.0.2"]);
     assert!(unseen_from(fewer, 4).is_empty(), "the gateway's weight differs");
-    let other = service("web.ns").with(|service| service.is_cluster_local = true);
+    let other = service("web.ns").with(|service| service.sharing.export = Some(false));
     let own = shard("west", 2).with(other, vec![endpoint("10.1.0.9")]).update().built();
     assert!(unseen_from(own, 4).is_empty(), "it is by cluster now");
     assert!(unseen_from(removed("west", 2), 4).is_empty());
@@ -163,7 +163,7 @@ fn some_service(random: &mut StdRng) -> Service {
     let unusual = random.random_range(0..24);
     service("web.ns").with(|service| match unusual {
         0 => service.export_to = ExportTo::Namespaces(vec!["ns".into()]),
-        1 => service.is_cluster_local = true,
+        1 => service.sharing.export = Some(false),
         2 => service.node_local = true,
         3 => service.prefers = Distribution::SameZone,
         4 => service.resolution = Resolution::Headless,

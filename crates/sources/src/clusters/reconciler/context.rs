@@ -17,11 +17,11 @@ use crate::registry::kube;
 use crate::store::Objects;
 use strait_base::task::Supervisor;
 use strait_kube_client::{Access, ApiClient, Loopback};
+use strait_model::mesh_config::ObjectSelectors;
 use strait_model::policy::Policy;
 use strait_model::registry::{Epoch, RegistryUpdate};
 use strait_model::{
-    ClusterId, EndpointMetadata, ImportMode, KnownClusters, Mcs, NamespaceFilter, SharedEndpoints,
-    SharedServices,
+    ClusterId, EndpointMetadata, ImportMode, KnownClusters, Mcs, SharedEndpoints, SharedServices,
 };
 use strait_relay::hub::RelayedMember;
 
@@ -49,8 +49,9 @@ pub struct ReconcilerConfig {
     /// The mesh's trust domain, for workloads whose cluster's Secret names none. `None` until it is
     /// known; reading starts only then.
     pub trust_domain: watch::Receiver<Option<Arc<str>>>,
-    /// The namespaces that belong to the mesh; `None` until they are known.
-    pub namespaces: watch::Receiver<Option<Arc<NamespaceFilter>>>,
+    /// The namespaces that belong to the mesh, and the services that are global; `None` until they
+    /// are known.
+    pub selectors: watch::Receiver<Option<ObjectSelectors>>,
     /// The endpoint metadata that proxies receive.
     pub metadata: EndpointMetadata,
     /// How exports and imports of services are interpreted.

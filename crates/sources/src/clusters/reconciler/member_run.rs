@@ -68,6 +68,7 @@ pub(super) fn start_run(
             own_mesh: run_how.own_mesh.clone(),
             system_namespace: shared.config.system_namespace.clone(),
             namespaces: namespaces_receiver,
+            selectors: shared.config.selectors.clone(),
             metadata: shared.config.metadata,
             mcs: shared.config.mcs,
             imports: shared.config.imports,

@@ -211,7 +211,7 @@ impl World {
             shared: watch::channel(Default::default()).1,
             shared_endpoints: watch::channel(Default::default()).1,
             writes: kube::MemberWrites::nothing(),
-            namespaces: watch::channel(Some(Arc::default())).1,
+            selectors: watch::channel(Some(Default::default())).1,
             removal_grace: setup.grace,
             sync_timeout: setup.timeout,
             stale_after: setup.stale_after,

@@ -26,7 +26,8 @@ use strait_model::registry::ServiceRecord;
 use strait_model::{
     ByName, Definition, Distribution, Endpoint, Endpoints, ExportTo, Health, Hostname, Labels,
     Locality, NETWORK_LABEL, NamedEndpoint, Namespace, NetworkId, PodState, Port, Protocol,
-    Resolution, Service, TLS_MODE_LABEL, TargetPort, TlsMode, WorkloadKey, given_labels, telemetry,
+    Resolution, Service, SharingFacts, TLS_MODE_LABEL, TargetPort, TlsMode, WorkloadKey,
+    given_labels, telemetry,
 };
 
 /// The namespace that all services of Consul are in.
@@ -108,7 +109,7 @@ pub(super) fn service(name: &Arc<str>, datacentre: &str, instances: &[Instance])
         export_to: ExportTo::Public,
         node_local: false,
         prefers: Distribution::Any,
-        is_cluster_local: false,
+        sharing: SharingFacts::default(),
         publish_not_ready: false,
         affinity_seconds: None,
         mesh_external,

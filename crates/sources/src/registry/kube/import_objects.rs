@@ -32,10 +32,10 @@ pub(super) const SLICE_CONTROLLER: &str = "endpointslice.kubernetes.io/managed-b
 /// The label of slices of headless Services, which kube-proxy ignores.
 pub(super) const HEADLESS: &str = "service.kubernetes.io/headless";
 pub(super) const SLICE_US: &str = "strait.dev";
-pub(super) const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
-pub(super) const US: &str = "strait";
+pub(crate) const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+pub(crate) const US: &str = "strait";
 /// The label with the name of the cluster set.
-pub(super) const SET: &str = "strait.dev/clusterset";
+pub(crate) const SET: &str = "strait.dev/clusterset";
 /// The annotation with the name in the set of the deciding cluster.
 pub(super) const DECIDED_BY: &str = "strait.dev/decided-by";
 /// The annotation with the hash of the object as Strait last wrote it.
@@ -239,19 +239,25 @@ fn is_ours(metadata: &Meta<'_>, scope: &Scope) -> bool {
 /// Returns the name of the derived Service of a ServiceImport: `derived-` and the first 10
 /// characters of the hash in base 32. Other implementations use the same name.
 pub(super) fn derived_name(import: &NamespacedName) -> String {
+    format!("{DERIVED_PREFIX}{}", short_hash(&import.to_string()))
+}
+
+/// Returns the first 10 characters of the hash of a text in base 32, as a part of a name.
+pub(crate) fn short_hash(text: &str) -> String {
     const DIGITS: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
-    let hash = digest::digest(&digest::SHA256, import.to_string().as_bytes());
-    let mut name = String::from(DERIVED_PREFIX);
+    const LENGTH: usize = 10;
+    let hash = digest::digest(&digest::SHA256, text.as_bytes());
+    let mut short = String::with_capacity(LENGTH);
     let (mut bits, mut count) = (0_u32, 0);
     for byte in hash.as_ref().iter().take(7) {
         (bits, count) = (bits << 8 | u32::from(*byte), count + 8);
-        while count >= 5 && name.len() < DERIVED_PREFIX.len() + 10 {
+        while count >= 5 && short.len() < LENGTH {
             count -= 5;
             let digit = usize::try_from(bits >> count & 31).unwrap_or_default();
-            name.push(char::from(DIGITS[digit]));
+            short.push(char::from(DIGITS[digit]));
         }
     }
-    name
+    short
 }
 
 /// Returns the family of an address.

@@ -272,7 +272,7 @@ impl KubeIndex {
         let service = found.reached_by(prefers, self.nodes.iter(), |node| {
             listed.iter().any(|one| self.is_ready_on(&found.service.namespace, one, node))
         });
-        let service = self.shared.with_locality(key, service);
+        let service = self.shared.with_statements(key, &found.labels, namespace, service);
         let mut near = Near::default();
         let endpoints = listed.iter().map(|one| self.endpoint(&service, one, &mut near));
         let endpoints = Endpoints::sharing(endpoints, |kinds| match sent {

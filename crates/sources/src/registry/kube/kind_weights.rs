@@ -9,7 +9,9 @@ use super::namespace::NamespaceFacts;
 use super::node::NodeRecord;
 use super::pod::PodRecord;
 use super::service::KubeService;
-use super::weight::{ENDPOINT, MemoryWeight, NODE, entry, labels, port, service, workload};
+use super::weight::{
+    ENDPOINT, MemoryWeight, NODE, entry, labels, port, service, shared_labels, workload,
+};
 use super::workload_entry::WorkloadEntryRecord;
 use strait_model::{DeclaredGateway, GatewayHost};
 
@@ -17,7 +19,7 @@ impl MemoryWeight for KubeService {
     fn weight(&self) -> usize {
         let nodes = self.node_selector.as_ref().map_or(0, labels);
         let derived = self.derived.as_ref().map_or(0, |derived| derived.weight());
-        size_of::<Self>() + service(&self.service) + nodes + derived
+        size_of::<Self>() + service(&self.service) + shared_labels(&self.labels) + nodes + derived
     }
 }
 

@@ -51,17 +51,19 @@ use ipnet::IpNet;
 use tokio::sync::{mpsc, watch};
 
 use self::index::IndexedKind;
+pub(crate) use import_objects::{MANAGED_BY, SET, US, short_hash};
 pub use last_contact::LastContact;
 pub use own_mesh::{ClusterClaims, OwnMesh};
 pub use roots::{MemberWrites, ROOTS_MAPS, RootsStatus, written_roots};
 pub use run::{run, run_with};
 use strait_base::codes::Code;
 use strait_kube_client::{Access, ApiClient, NamespacedName, ReadLimits};
+use strait_model::mesh_config::ObjectSelectors;
 use strait_model::policy::Policy;
 use strait_model::registry::{Contents, Epoch, RegistryUpdate, ServiceRecord};
 use strait_model::{
-    ClusterId, EndpointMetadata, ImportMode, Mcs, NamespaceFilter, NetworkId, OwnTraffic,
-    SharedEndpoints, SharedServices, WorkloadKey, Workloads,
+    ClusterId, EndpointMetadata, ImportMode, Mcs, NetworkId, OwnTraffic, SharedEndpoints,
+    SharedServices, WorkloadKey, Workloads,
 };
 
 /// Returns the name of the derived Service of a ServiceImport.
@@ -90,9 +92,9 @@ pub struct RunConfig {
     pub system_namespace: String,
     /// The endpoint metadata that proxies receive.
     pub metadata: EndpointMetadata,
-    /// The namespaces that belong to the mesh. The registry reports no objects before they are
-    /// known.
-    pub namespaces: watch::Receiver<Option<Arc<NamespaceFilter>>>,
+    /// The namespaces that belong to the mesh, and the services that are global. The registry
+    /// reports no objects before they are known.
+    pub selectors: watch::Receiver<Option<ObjectSelectors>>,
     /// How exports and imports of services are interpreted.
     pub mcs: Mcs,
     /// Which objects are written for services that the clusters export; the policy can override it.

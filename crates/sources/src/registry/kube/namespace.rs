@@ -6,11 +6,11 @@ use serde::Deserialize;
 
 use super::index::{IndexedObject, ReadKind};
 use super::scope::Scope;
-use super::service::distribution;
+use super::service::{distribution, share_label};
 use strait_kube_client::{
     FieldValue, Form, Identity, MalformedMessage, Meta, ProtobufMessage, null_as_default,
 };
-use strait_model::{Distribution, Labels, NETWORK_LABEL, NetworkId};
+use strait_model::{Distribution, Labels, NETWORK_LABEL, NetworkId, SHARE_LABEL};
 
 /// The decoded part of a Namespace.
 #[derive(Debug, Default, PartialEq, Deserialize)]
@@ -42,6 +42,8 @@ impl<'a> Form<'a> for NamespaceForm<'a> {
 pub(super) struct NamespaceFacts {
     pub(super) network: Option<NetworkId>,
     pub(super) labels: Labels,
+    /// Whether its label shares its services with other clusters.
+    pub(super) share: Option<bool>,
     /// The default traffic distribution of services in the namespace.
     pub(super) prefers: Distribution,
     pub(super) uid: Arc<str>,
@@ -59,8 +61,11 @@ impl ReadKind for NamespaceFacts {
         let prefers = distribution(&form.metadata).unwrap_or_default();
         let is_terminating = form.metadata.deletion_timestamp.seconds() != 0;
         let labels = scope.labels(form.metadata.labels);
-        let facts = Self { network: network(&labels), labels, prefers, uid, is_terminating };
-        IndexedObject { key, value: Some(facts), invalid: None }
+        let share = share_label(labels.get(SHARE_LABEL).map(|value| &**value));
+        let (share, invalid) =
+            share.map_or_else(|reason| (None, Some(reason)), |share| (share, None));
+        let facts = Self { network: network(&labels), labels, share, prefers, uid, is_terminating };
+        IndexedObject { key, value: Some(facts), invalid }
     }
 }
 

@@ -4,14 +4,15 @@
 //! unusable or was written by Strait before. If another writer has put its own valid roots there,
 //! it is left unchanged, and Strait's roots are in `strait-ca-root-cert`. Roots are written where
 //! the permission is granted; a missing permission has no other effect. Each write follows a read,
-//! with at most [`WRITES_MAX`] writes at once over all clusters.
+//! with at most [`WRITES_MAX`] writes at once over all clusters. Where the API server has the kind,
+//! a ClusterTrustBundle contains the roots too.
 
 mod judge;
 mod state;
 #[cfg(test)]
 mod tests;
+mod trust_bundle;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -23,7 +24,8 @@ use tracing::{debug, info};
 
 use self::judge::{KEY, RootsContent, RootsMap, WRITTEN, classify, digest};
 pub use self::state::RootsStatus;
-use self::state::{ClassifiedMap, MapEvent, NamespaceName, RootsState};
+pub(super) use self::state::Writable;
+use self::state::{ClassifiedMap, MapEvent, NamespaceName, RootsState, TrustBundleState};
 use strait_kube_client::{
     ApiClient, ApiError, Form, Identity, ListSelection, Meta, NamespacedName, ObjectKind,
     ReadLimits, null_as_default,
@@ -63,14 +65,12 @@ impl MemberWrites {
     }
 }
 
-/// The namespaces of a cluster that can be written into; `None` until they are known.
-pub(super) type Writable = Option<Arc<BTreeSet<NamespaceName>>>;
-
 /// Keeps the roots in the cluster's namespaces while there are any.
 pub(super) async fn run(
     client: ApiClient,
     limits: ReadLimits,
     writes: MemberWrites,
+    clusterset: &str,
     namespaces: watch::Receiver<Writable>,
     status: watch::Sender<Option<RootsStatus>>,
 ) {
@@ -80,6 +80,8 @@ pub(super) async fn run(
         let follow = async {
             match bundle {
                 Some(bundle) => {
+                    let (state, trust_bundle) = watch::channel(None);
+                    let in_bundle = Arc::clone(&bundle);
                     let publisher = Publisher {
                         client: &client,
                         bundle,
@@ -87,8 +89,13 @@ pub(super) async fn run(
                         namespaces: namespaces.clone(),
                         status: &status,
                         state: RootsState::default(),
+                        trust_bundle,
                     };
-                    publisher.run(limits).await;
+                    let (role, namespaces) = (role.clone(), namespaces.clone());
+                    tokio::join!(
+                        publisher.run(limits),
+                        trust_bundle::run(&client, &in_bundle, clusterset, role, namespaces, state),
+                    );
                 }
                 None => {
                     status.send_replace(None);
@@ -114,6 +121,7 @@ struct Publisher<'a> {
     namespaces: watch::Receiver<Writable>,
     status: &'a watch::Sender<Option<RootsStatus>>,
     state: RootsState,
+    trust_bundle: watch::Receiver<Option<TrustBundleState>>,
 }
 
 impl Publisher<'_> {
@@ -177,6 +185,7 @@ impl Publisher<'_> {
                     self.state.namespaces(self.namespaces.borrow_and_update().clone());
                 }
                 Ok(()) = self.role.changed() => {}
+                Ok(()) = self.trust_bundle.changed() => {}
                 () = tokio::time::sleep_until(next), if !pending.is_empty() => {
                     // Boxed, so that its memory is released after the writes.
                     let pause = Box::pin(self.write_batch(pending)).await;
@@ -197,7 +206,8 @@ impl Publisher<'_> {
     }
 
     fn show(&self, now: Instant) {
-        let new = Some(self.state.status(now));
+        let trust_bundle = *self.trust_bundle.borrow();
+        let new = Some(RootsStatus { trust_bundle, ..self.state.status(now) });
         self.status.send_if_modified(|current| {
             let differs = *current != new;
             if differs {

@@ -37,10 +37,11 @@ use strait_kube_client::{
     AccessError, ApiClient, ApiError, Backoff, ClusterIdentityCheck, Keyed as _, ListSelection,
     NamespacedName, Probed, ReadLimits, WatchEvent, identity_check, look,
 };
+use strait_model::mesh_config::ObjectSelectors;
 use strait_model::registry::{Contents, Epoch, RegistryUpdate, ShardChange, ShardKey};
 use strait_model::{
     Cause, Causes, ClusterId, Collection, DeclaredGateway, ISTIO_NETWORKING_VERSIONS, ImportMode,
-    Mcs, NETWORK_LABEL, NamespaceFilter, OwnTraffic,
+    Mcs, NETWORK_LABEL, OwnTraffic,
 };
 
 /// Maximum size of a WorkloadEntry in bytes.
@@ -74,7 +75,7 @@ pub async fn run_with(config: RunConfig, client: Result<ApiClient, AccessError>)
         own_mesh,
         system_namespace,
         metadata,
-        namespaces,
+        selectors,
         ..
     } = config;
     let client = match client {
@@ -151,14 +152,14 @@ pub async fn run_with(config: RunConfig, client: Result<ApiClient, AccessError>)
         updates: config.updates,
     };
     tokio::select! {
-        () = member.serve(inputs, namespaces, &to) => {}
+        () = member.serve(inputs, selectors, &to) => {}
         () = Box::pin(read(&client, &scope, limits, &sink)) => {}
         () = Box::pin(look(&client, doubts)) => {}
         () = Box::pin(reviewed_rights::follow(&client, &reviewed)) => {}
         () = Box::pin(own_mesh::follow(&client, &mesh_namespace, &claims)), if read_own => {}
         () = Box::pin(read_shared(&client, &scope, limits, &sink, &version, wanted)) => {}
         // It ends together with the sender of desired objects.
-        () = Box::pin(roots::run(client.clone(), limits, config.writes, writable_receiver, roots_status)) => {}
+        () = Box::pin(roots::run(client.clone(), limits, config.writes, &config.clusterset, writable_receiver, roots_status)) => {}
         () = write_back::run(client.clone(), role, desired_receiver, version_receiver, report) => {}
     }
 }
@@ -330,12 +331,12 @@ inputs! {
     Probed => Probed,
 }
 
-/// The namespaces that belong to the mesh, once known.
-type Namespaces = watch::Receiver<Option<Arc<NamespaceFilter>>>;
+/// The namespaces that belong to the mesh and the services that are global, once known.
+type SelectorsReceiver = watch::Receiver<Option<ObjectSelectors>>;
 
 /// Waits for a change. Never returns if no change is possible.
-async fn changed(namespaces: &mut Namespaces) {
-    if namespaces.changed().await.is_err() {
+async fn changed(selectors: &mut SelectorsReceiver) {
+    if selectors.changed().await.is_err() {
         std::future::pending::<()>().await;
     }
 }
@@ -426,10 +427,10 @@ impl ClusterInputState {
     async fn serve(
         mut self: Box<Self>,
         mut inputs: mpsc::Receiver<RunInput>,
-        mut namespaces: Namespaces,
+        mut selectors: SelectorsReceiver,
         to: &Receiver,
     ) {
-        let mut namespaces_known = self.filter(&mut namespaces);
+        let mut selectors_known = self.filter(&mut selectors);
         self.take_traffic();
         loop {
             let has_report = if !self.may_report() {
@@ -437,7 +438,7 @@ impl ClusterInputState {
             } else if self.status.synced {
                 !self.pending.is_empty()
             } else {
-                namespaces_known
+                selectors_known
                     && self.contacts.complete()
                     && self.trust.is_right()
                     && self.traffic.borrow().is_read()
@@ -451,7 +452,7 @@ impl ClusterInputState {
                         self.take(input);
                     }
                 }
-                () = changed(&mut namespaces) => namespaces_known |= self.filter(&mut namespaces),
+                () = changed(&mut selectors) => selectors_known |= self.filter(&mut selectors),
                 Ok(()) = self.trust.own.changed() => {}
                 () = self.identity_check.answered() => self.status.replaced |= self.identity_check.is_lost(),
                 room = to.updates.reserve(), if has_report => {
@@ -513,11 +514,13 @@ impl ClusterInputState {
         });
     }
 
-    /// Sets the namespaces that belong to the mesh. Returns whether they are known.
-    fn filter(&mut self, namespaces: &mut Namespaces) -> bool {
-        let Some(filter) = namespaces.borrow_and_update().clone() else { return false };
-        let touched = self.index.filter(filter);
-        self.pending.merge(touched);
+    /// Sets the namespaces that belong to the mesh and the services that are global. Returns whether
+    /// they are known.
+    fn filter(&mut self, selectors: &mut SelectorsReceiver) -> bool {
+        let Some(selectors) = selectors.borrow_and_update().clone() else { return false };
+        let ObjectSelectors { namespaces, scopes } = selectors;
+        self.pending.merge(self.index.select_global(scopes));
+        self.pending.merge(self.index.filter(namespaces));
         true
     }
 

@@ -60,6 +60,7 @@ pub(super) struct SharedPools {
     profiles: Pools<u128, Profile>,
     definitions: Pools<u64, Definition>,
     raw_services: Pools<u64, RawService>,
+    service_labels: Pools<u64, Labels>,
     ports: Pools<u64, [(Arc<str>, u16)]>,
     sets: Pools<u64, [Set]>,
     kinds: Pools<u64, [EndpointGroup]>,
@@ -83,6 +84,7 @@ impl Default for SharedPools {
             profiles: Pools::default(),
             definitions: Pools::default(),
             raw_services: Pools::default(),
+            service_labels: Pools::default(),
             ports: Pools::default(),
             sets: Pools::default(),
             kinds: Pools::default(),
@@ -109,7 +111,7 @@ impl SharedPools {
     /// use them.
     fn sweep(&self) -> usize {
         let lists = self.ports.sweep() + self.sets.sweep() + self.kinds.sweep();
-        let lists = lists + self.raw_services.sweep();
+        let lists = lists + self.raw_services.sweep() + self.service_labels.sweep();
         lists + self.profiles.sweep() + self.definitions.sweep() + self.texts.sweep()
     }
 }
@@ -193,6 +195,11 @@ impl Scope {
     pub(super) fn sorted_labels(&self, pairs: Vec<(BorrowedText<'_>, BorrowedText<'_>)>) -> Labels {
         let pairs = pairs.into_iter();
         pairs.map(|(name, value)| (self.text(&name), self.text(&value))).collect()
+    }
+
+    /// Returns the shared value of all labels of a Service.
+    pub(super) fn service_labels(&self, pairs: Pairs<'_>) -> Arc<Labels> {
+        self.common.intern(&self.common.service_labels, self.labels(pairs))
     }
 
     /// Returns the key of an object. Its name is not shared.

@@ -14,8 +14,9 @@ use strait_kube_client::{
     Pairs, ProtobufMessage, list, null_as_default,
 };
 use strait_model::{
-    Definition, Distribution, ExportTo, Hostname, IpFamily, Labels, NETWORK_LABEL, Namespace, Port,
-    Protocol, RawService, Resolution, Service, SortedMap, TargetPort, labels_match,
+    Definition, Distribution, ExportTo, Hostname, ISTIO_GLOBAL_LABEL, IpFamily, Labels,
+    NETWORK_LABEL, Namespace, Port, Protocol, RawService, Resolution, SHARE_LABEL, Service,
+    SharingFacts, SortedMap, TargetPort, labels_match,
 };
 
 const EXPORT_TO: &str = "networking.istio.io/exportTo";
@@ -245,15 +246,33 @@ pub(super) struct KubeService {
     pub(super) declines_export: bool,
     /// The fields that multi-cluster services merge.
     pub(super) raw: Arc<RawService>,
+    /// All labels, which `serviceScopeConfigs` may select.
+    pub(super) labels: Arc<Labels>,
     /// The data of the derived Service of a ServiceImport, which is not part of the mesh.
     pub(super) derived: Option<Box<DerivedService>>,
 }
 
-/// Whether a Service's label is stored: only labels that make it a gateway are. Its pods are found
+/// Whether a label is part of the service's definition: only labels that make it a gateway are. Its pods are found
 /// by its selector, not by its labels.
 fn is_used_label(label: &str) -> bool {
     let (domain, _) = label.split_once('/').unwrap_or_default();
     matches!(domain, "topology.istio.io" | "networking.istio.io")
+}
+
+/// Reads the value of the label [`SHARE_LABEL`].
+///
+/// # Errors
+/// Returns the reason why another value than `true` and `false` is ignored.
+pub(super) fn share_label(value: Option<&str>) -> Result<Option<bool>, Box<str>> {
+    match value {
+        None => Ok(None),
+        Some("true") => Ok(Some(true)),
+        Some("false") => Ok(Some(false)),
+        Some(other) => Err(format!(
+            "label {SHARE_LABEL}: {other:?} is neither true nor false, so it is ignored"
+        )
+        .into()),
+    }
 }
 
 impl KubeService {
@@ -418,6 +437,16 @@ impl ReadKind for KubeService {
         let distribution_value = distribution_value.or_else(|| distribution(&metadata));
         let persistent_sessions =
             PERSISTENT_SESSIONS.iter().any(|label| metadata.labels.get(label).is_some());
+        let share = share_label(metadata.labels.get(SHARE_LABEL)).unwrap_or_else(|reason| {
+            invalid = Some(reason);
+            None
+        });
+        let istio_label = match metadata.labels.get(ISTIO_GLOBAL_LABEL) {
+            Some("true") => Some(true),
+            Some("false") => Some(false),
+            _ => None,
+        };
+        let sharing = SharingFacts { label: share, istio_label, ..SharingFacts::default() };
         let declines_export = annotation(AUTO_EXPORT) == Some("false");
         let is_gateway = metadata.labels.get(NETWORK_LABEL).is_some_and(|name| !name.is_empty());
         let definition = Definition {
@@ -438,7 +467,7 @@ impl ReadKind for KubeService {
             },
             node_local: *spec.internal_traffic_policy == *"Local",
             prefers: distribution_value.unwrap_or_default(),
-            is_cluster_local: false,
+            sharing,
             publish_not_ready: spec.publish_not_ready_addresses,
             affinity_seconds: (*spec.session_affinity == *"ClientIP").then(|| {
                 let timeout = spec.session_affinity_config.client_ip.timeout_seconds;
@@ -450,8 +479,9 @@ impl ReadKind for KubeService {
             ports,
             name: Arc::clone(&key.name),
             namespace,
-            labels: scope.labels(metadata.labels.only(is_used_label)),
+            labels: scope.labels(metadata.labels.clone().only(is_used_label)),
         };
+        let labels = scope.service_labels(metadata.labels);
         vips.shrink_to_fit();
         let service = Service {
             definition: scope.definition(definition),
@@ -474,6 +504,7 @@ impl ReadKind for KubeService {
             persistent_sessions,
             declines_export,
             raw,
+            labels,
             derived: derived.map(Box::new),
         };
         IndexedObject { key, value: Some(value), invalid }

@@ -4,5 +4,6 @@
 mod about;
 mod faults;
 mod forms;
+mod sharing;
 mod values;
 mod write_back;

@@ -33,6 +33,11 @@ pub(super) fn labels(labels: &Labels) -> usize {
     labels.iter().map(|(name, value)| text(name) + text(value)).sum()
 }
 
+/// Returns a user's part of shared labels.
+pub(super) fn shared_labels(shared: &Arc<Labels>) -> usize {
+    part(shared, labels(shared) + NODE)
+}
+
 /// Returns the size of a key in a map.
 pub(super) fn key(key: &NamespacedName) -> usize {
     NODE + text(&key.namespace) + text(&key.name)

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::{IndexChanges, IndexedObject, KubeIndex, names, namespaced_name};
 use crate::registry::kube::namespace::NamespaceFacts;
 use strait_kube_client::NamespacedName;
+use strait_model::mesh_config::ServiceScopes;
 use strait_model::{
     Collection, DeclaredGateway, Locality, Namespace, NamespaceFilter, Service, WorkloadKey,
 };
@@ -27,6 +28,19 @@ impl KubeIndex {
         touched
     }
 
+    /// Sets the selectors of global services. Returns the affected parts.
+    pub(in crate::registry::kube) fn select_global(
+        &mut self,
+        scopes: Arc<ServiceScopes>,
+    ) -> IndexChanges {
+        let mut touched = IndexChanges::default();
+        if self.shared.scopes != scopes {
+            self.shared.scopes = scopes;
+            touched.services = self.services.keys().cloned().collect();
+        }
+        touched
+    }
+
     /// Stores the current facts of a namespace.
     pub(super) fn replace_namespace(
         &mut self,
@@ -38,8 +52,12 @@ impl KubeIndex {
         let old = self.namespaces.get(name);
         let (was_admitted, is_admitted) =
             (self.chosen.admits(old), self.chosen.admits(facts.as_ref()));
-        let differs =
-            prefers(old).unwrap_or_default() != prefers(facts.as_ref()).unwrap_or_default();
+        let share = |facts: Option<&NamespaceFacts>| facts.and_then(|facts| facts.share);
+        let labels = |facts: Option<&NamespaceFacts>| facts.map(|facts| facts.labels.clone());
+        let differs = prefers(old).unwrap_or_default()
+            != prefers(facts.as_ref()).unwrap_or_default()
+            || share(old) != share(facts.as_ref())
+            || (!self.shared.scopes.is_empty() && labels(old) != labels(facts.as_ref()));
         if was_admitted != is_admitted {
             (touched.workloads, touched.facts) = (true, true);
             if is_admitted {

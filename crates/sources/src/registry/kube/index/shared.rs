@@ -7,17 +7,21 @@ use std::sync::Arc;
 use crate::registry::kube::import_objects::DerivedService;
 use crate::registry::kube::imported_slices::ImportedSlices;
 use crate::registry::kube::mcs::{Export, Import};
+use crate::registry::kube::namespace::NamespaceFacts;
 use strait_kube_client::NamespacedName;
+use strait_model::mesh_config::ServiceScopes;
 use strait_model::registry::ServiceRecord;
 use strait_model::{
     Definition, Distribution, Endpoints, ExportTo, Hostname, Labels, Mcs, Namespace, Resolution,
-    Service,
+    Service, SharingFacts,
 };
 
 /// The shared services of a cluster, and the records that were last sent for them.
 #[derive(Debug, Default)]
 pub(super) struct SharedWithMesh {
     pub(super) mode: Mcs,
+    /// The selectors of global services.
+    pub(super) scopes: Arc<ServiceScopes>,
     pub(super) exports: BTreeMap<NamespacedName, Export>,
     pub(super) imports: BTreeMap<NamespacedName, Import>,
     /// The derived Services of ServiceImports, of all controllers, by the key of the Service.
@@ -35,29 +39,37 @@ pub(super) struct SharedWithMesh {
 }
 
 impl SharedWithMesh {
-    /// Whether the endpoints of a service are for proxies of this cluster only.
-    fn is_cluster_local(&self, key: &NamespacedName) -> bool {
+    /// Returns whether the service is exported, if exports alone decide whether it is shared.
+    fn export(&self, key: &NamespacedName) -> Option<bool> {
         match self.mode {
-            Mcs::Off => false,
-            Mcs::Exports | Mcs::Clusterset => !self.exports.contains_key(key),
-            Mcs::Strict => true,
+            Mcs::Off => None,
+            Mcs::Exports | Mcs::Clusterset => Some(self.exports.contains_key(key)),
+            Mcs::Strict => Some(false),
         }
     }
 
-    /// Returns the service, marked so that its endpoints stay in their cluster if it is
-    /// cluster-local.
-    pub(super) fn with_locality(
+    /// Returns the service with the statements of all objects about sharing it.
+    pub(super) fn with_statements(
         &self,
         key: &NamespacedName,
+        labels: &Labels,
+        namespace: Option<&NamespaceFacts>,
         service: Arc<Service>,
     ) -> Arc<Service> {
-        if self.is_cluster_local(key) {
-            let mut service = Service::clone(&service);
-            service.is_cluster_local = true;
-            Arc::new(service)
-        } else {
-            service
+        let no_labels = Labels::new();
+        let namespace_labels = namespace.map_or(&no_labels, |namespace| &namespace.labels);
+        let sharing = SharingFacts {
+            export: self.export(key),
+            namespace_label: namespace.and_then(|namespace| namespace.share),
+            scope: self.scopes.is_global(namespace_labels, labels),
+            ..service.sharing
+        };
+        if sharing == service.sharing {
+            return service;
         }
+        let mut service = Service::clone(&service);
+        service.sharing = sharing;
+        Arc::new(service)
     }
 
     /// Whether services have a clusterset name.
@@ -81,7 +93,7 @@ impl SharedWithMesh {
                 let definition = Definition {
                     hostname: hostname.clone(),
                     labels: Labels::new(),
-                    is_cluster_local: !exported,
+                    sharing: SharingFacts { export: Some(exported), ..SharingFacts::default() },
                     ..Definition::clone(&own.service)
                 };
                 // External addresses belong to the cluster's own name.
@@ -117,7 +129,7 @@ fn imported(key: &NamespacedName, hostname: Hostname, import: &Import) -> Servic
         export_to: ExportTo::Public,
         node_local: false,
         prefers: Distribution::Any,
-        is_cluster_local: false,
+        sharing: SharingFacts::default(),
         publish_not_ready: false,
         affinity_seconds: None,
         mesh_external: false,

@@ -34,6 +34,33 @@ pub struct RootsStatus {
     pub beside: usize,
     /// The missing permission, if any.
     pub denied: Option<String>,
+    /// The state of the ClusterTrustBundle; `None` if the API server does not have the kind.
+    pub trust_bundle: Option<TrustBundleState>,
+}
+
+/// The state of the ClusterTrustBundle of the roots in one cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TrustBundleState {
+    /// It contains the roots.
+    Current,
+    /// It belongs to another controller.
+    Foreign,
+    /// The permission to write it is missing.
+    Denied,
+    /// The API server refuses the roots, or another manager owns a field.
+    Rejected,
+}
+
+impl TrustBundleState {
+    /// Returns the name of the state in responses of the admin port.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Current => "current",
+            Self::Foreign => "foreign",
+            Self::Denied => "denied",
+            Self::Rejected => "rejected",
+        }
+    }
 }
 
 /// The stored part of a ConfigMap of roots.
@@ -53,7 +80,10 @@ impl Keyed for ClassifiedMap {
 pub(super) type MapEvent = WatchEvent<ClassifiedMap>;
 
 /// A name of a namespace.
-pub(super) type NamespaceName = Arc<str>;
+pub(in crate::registry::kube) type NamespaceName = Arc<str>;
+
+/// The namespaces of a cluster that can be written into; `None` until they are known.
+pub(in crate::registry::kube) type Writable = Option<Arc<BTreeSet<NamespaceName>>>;
 
 /// The ConfigMaps with one name.
 #[derive(Debug, Default)]

@@ -118,7 +118,7 @@ pub(super) fn config(
         shared_endpoints: watch::channel(Arc::default()).1,
         writes: MemberWrites::nothing(),
         traffic: watch::channel(OwnTraffic::default()).1,
-        namespaces: watch::channel(Some(Arc::default())).1,
+        selectors: watch::channel(Some(Default::default())).1,
         epoch: Epoch(1),
         client: watch::channel(None).0,
         updates,
