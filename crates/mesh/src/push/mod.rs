@@ -22,6 +22,7 @@ mod numbers;
 pub mod proxy;
 pub mod reach;
 mod reason;
+pub mod remote_pods;
 pub mod scope;
 pub mod shared;
 pub mod subscription_index;
