@@ -217,7 +217,8 @@ impl RemotePods {
             && !changes.deps.iter().any(|one| matches!(one, ChangedItem::ClusterMode(_)));
         let mut by_host = BTreeMap::<Hostname, ServicePods>::new();
         let mut taken = BTreeSet::new();
-        let mut counts = BTreeMap::<ClusterId, usize>::new();
+        // A service has two hostnames if it also has a name in the set, but its pods count once.
+        let mut counted = BTreeMap::<&ClusterId, BTreeSet<(&Namespace, Arc<str>)>>::new();
         for Claim { service, shard, network } in claims(context) {
             let (host, cluster) = (service.hostname(), &shard.key.cluster);
             let Some(block) = free_block(&mut taken, cluster, host) else { continue };
@@ -229,18 +230,22 @@ impl RemotePods {
                 }
                 _ => pods_of(context, service, shard, &network),
             };
-            let count = counts.entry(cluster.clone()).or_default();
+            let counted = counted.entry(cluster).or_default();
             for (ordinal, pod) in &mut pods {
                 let is_known = before.and_then(|before| before.pods.get(ordinal));
                 let is_known = is_known.is_some_and(|pod| pod.naming != PodNaming::BeyondLimit);
-                *count += 1;
-                pod.naming = if *count > context.settings.headless_pods_max {
+                let name = (&service.primary.namespace, Arc::clone(&pod.name));
+                let is_full = counted.len() >= context.settings.headless_pods_max;
+                pod.naming = if is_full && !counted.contains(&name) {
                     PodNaming::BeyondLimit
                 } else if is_first || is_known {
                     PodNaming::Named
                 } else {
                     PodNaming::AwaitsGateways
                 };
+                if pod.naming != PodNaming::BeyondLimit {
+                    counted.insert(name);
+                }
             }
             let service = by_host.entry(host.clone()).or_default();
             service

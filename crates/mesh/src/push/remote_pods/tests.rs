@@ -4,7 +4,7 @@ use super::*;
 use crate::push::FixedSettings;
 use crate::push::event_loop::{MeshEvent, MeshState};
 use crate::testing::settings;
-use strait_model::registry::RegistryUpdate;
+use strait_model::registry::{RegistryUpdate, ServiceRecord, ShardChange};
 use strait_model::testing::{endpoint, host, member, service, shard, workload};
 use strait_model::{Endpoint, KnownClusters, Profile, Workload, WorkloadKey};
 
@@ -125,9 +125,18 @@ fn names_follow_one_version_after_the_gateways() {
 
 #[test]
 fn pods_beyond_the_limit_of_a_cluster_are_not_named() {
-    let east = cluster("east", 1, &[]);
     let names = ["db-0", "db-1", "db-2"];
-    let (context, _) = version(&mut mesh(2, vec![east, cluster("west", 1, &names)]));
+    let mut state = cluster("west", 1, &names);
+    // The same service under another hostname.
+    let ShardChange::Reset(contents) = &mut state.change else { panic!("a first update") };
+    let record = contents.services.get(&host(DB)).and_then(Option::as_ref).expect("db").clone();
+    let mut alias = (*record.service).clone();
+    alias.hostname = host("db.set");
+    let alias = ServiceRecord { service: Arc::new(alias), ..record };
+    contents.services.insert(host("db.set"), Some(alias));
+    let (context, _) = version(&mut mesh(2, vec![cluster("east", 1, &[]), state]));
+    let set = context.remote_pods.of(&host("db.set")).expect("reached by name");
+    assert_eq!(set.clusters["west"].served().count(), 2, "a pod counts once");
     assert_eq!(offsets(&context), (vec![0, 1], vec![0, 1]));
     assert_eq!(west(&context).naming("db-2"), Some(PodNaming::BeyondLimit));
     assert_eq!(west(&context).naming("db-1"), Some(PodNaming::Named));
