@@ -1,9 +1,11 @@
 //! Upstream clusters for pods of headless services that are reached by name through gateways.
 //! (docs/contributing/decisions/0065-headless-services-across-networks.md)
 
+use std::time::Duration;
+
 use super::{ClusterInputs, parts, policy, socket_address};
-use crate::encode;
 use crate::lds::pod_server_name;
+use crate::{duration, encode};
 use strait_mesh::aggregate::MergedService;
 use strait_mesh::push::view::Role;
 use strait_model::{Port, Protocol, Resolution};
@@ -12,6 +14,10 @@ use strait_proto::envoy::envoy::config::endpoint::v3 as endpoint;
 use strait_rules::traffic::policy::{ClientTls, ServerName};
 use strait_xds::names::RemotePodsName;
 use strait_xds::resource::Resource;
+
+/// Maximum time for a connection from a gateway to a pod in its own network. The gateway has no
+/// other pod for the connection, so the client should be able to try another pod soon.
+const POD_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl ClusterInputs<'_> {
     /// Returns the upstream clusters of a headless service for pods that are reached by name. A
@@ -81,6 +87,7 @@ impl ClusterInputs<'_> {
         let Some(pods) = self.context.remote_pods.of(service.hostname()) else {
             return Vec::new();
         };
+        let timeout = self.context.mesh.connect_timeout.min(POD_CONNECT_TIMEOUT);
         let mut clusters = Vec::new();
         for (cluster, pods) in pods.inside(&self.view.network) {
             for (address, pod) in pods.served() {
@@ -110,6 +117,7 @@ impl ClusterInputs<'_> {
                         name: name.clone(),
                         cluster_discovery_type: Some(kind),
                         load_assignment: Some(assignment),
+                        connect_timeout: Some(duration(timeout)),
                         ..super::base(self.context)
                     };
                     clusters.push(encode(name, &cluster));
