@@ -65,8 +65,8 @@ pub use self::walk::{
 use strait_mesh::aggregate::MergedService;
 use strait_mesh::push::authorizers::Authorizers;
 use strait_mesh::push::ingress::IngressOutline;
+use strait_mesh::push::named_pods::gateways_to;
 use strait_mesh::push::proxy::inbound_targets;
-use strait_mesh::push::remote_pods::gateways_to;
 use strait_mesh::push::subset::SubsetFilter;
 use strait_mesh::push::view::{Role, ViewKey};
 use strait_mesh::push::{PushContext, Whereabouts};

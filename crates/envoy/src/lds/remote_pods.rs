@@ -13,7 +13,7 @@ use super::settings::MESH_ALPN;
 use crate::cds::BLACK_HOLE;
 use strait_mesh::aggregate::MergedService;
 use strait_mesh::push::PushContext;
-use strait_mesh::push::remote_pods::ClusterPods;
+use strait_mesh::push::remote_pods::RemoteClusterPods;
 use strait_model::{ClusterId, Hostname, NetworkId, Port};
 use strait_proto::envoy::envoy::config::core::v3 as core;
 use strait_proto::envoy::envoy::config::listener::v3 as listener;
@@ -64,7 +64,7 @@ pub(super) fn client_chains(
 }
 
 /// Returns the address of any pod, which is the narrower range, and the range of single pods.
-fn ranges(pods: &ClusterPods) -> (IpNet, IpNet) {
+fn ranges(pods: &RemoteClusterPods) -> (IpNet, IpNet) {
     let (first, length) = pods.range();
     let range = |address: IpAddr, length| IpNet::new_assert(address, length);
     (range(pods.any_pod(), 32), range(first, length))

@@ -18,6 +18,7 @@ mod locality_priority;
 mod locality_rule;
 mod loop_counters;
 pub mod lost_endpoints;
+pub mod named_pods;
 mod numbers;
 pub mod proxy;
 pub mod reach;

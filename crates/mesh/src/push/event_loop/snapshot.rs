@@ -9,6 +9,7 @@ use super::MeshState;
 use super::ruled::ClusterOverrides;
 use crate::aggregate::AggregateChanges;
 use crate::push::context::PushContext;
+use crate::push::named_pods::{may_differ, next_pods};
 use crate::push::subscription_index::{ChangedItem, Changes};
 use strait_model::ClusterId;
 use strait_rules::traffic::Traffic;
@@ -54,10 +55,10 @@ impl MeshState {
     /// them, and records the services whose pods differ.
     pub(super) fn refresh_remote_pods(&mut self, changes: &mut Changes) {
         let context = self.context();
-        if !self.remote_pods.may_differ(&context, changes) {
+        if !may_differ(&self.remote_pods, &context, changes) {
             return;
         }
-        let next = self.remote_pods.next(&context, changes, self.version == 0);
+        let next = next_pods(&self.remote_pods, &context, changes, self.version == 0);
         changes.deps.extend(next.differing(&self.remote_pods).cloned().map(ChangedItem::Members));
         self.remote_pods = next;
     }

@@ -1,5 +1,7 @@
 //! Tests of the addresses of pods, and of the order in which they are announced.
 
+use std::net::IpAddr;
+
 use super::*;
 use crate::push::FixedSettings;
 use crate::push::event_loop::{MeshEvent, MeshState};
@@ -52,7 +54,7 @@ fn version(mesh: &mut MeshState) -> (Arc<PushContext>, Changes) {
     mesh.next_version().expect("a version")
 }
 
-fn west(context: &PushContext) -> ClusterPods {
+fn west(context: &PushContext) -> RemoteClusterPods {
     let service = context.remote_pods.of(&host(DB)).expect("reached by name");
     service.clusters.get("west").expect("west's pods").clone()
 }
