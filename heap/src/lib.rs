@@ -1,6 +1,11 @@
-//! Control of the C library's free memory. This is a separate crate so that all others can forbid unsafe code.
+//! Control of the process's memory: the C library's free memory, and pages that stay in memory. This is a separate crate
+//! so that all others can forbid unsafe code.
 
 #![warn(missing_docs)]
+
+mod lock;
+
+pub use lock::{LockRefusal, LockedProgram, lock_program};
 
 /// Returns unused pages inside the C library's heaps to the system, not only those at their ends
 /// (malloc_trim(3)). Returns whether any were released. Locks each heap in turn, and takes some milliseconds for

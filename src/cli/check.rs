@@ -42,6 +42,10 @@ use super::output::{
     self, Cell, Column, Format, OutputStyle, Show, TableLayout, items, speakers, text,
 };
 use super::{hold, proxy, rollout};
+use strait_admin_api::{
+    Cluster, ClusterRoots, ClusterState, HoldStatus, Mesh, Problem, Rollout, Source, SourceKind,
+    SourceState,
+};
 use strait_base::codes::{self, Code};
 use strait_kube_client::Loopback;
 use strait_sources::clusters::kubeconfig;
@@ -89,7 +93,7 @@ const CATEGORIES: &[&str] = &[
 /// Categories that require requests to the config cluster.
 const OF_SECRETS: &[&str] = &["secrets", "trust", "injection", "access"];
 
-const PROBLEMS: TableLayout = TableLayout {
+const PROBLEMS: TableLayout<Value> = TableLayout {
     kind: "problem",
     name: |row| format!("{}/{}", text(&row["code"]), text(&row["object"])),
     columns: &[
@@ -203,13 +207,15 @@ fn render(
     show: &Show,
     look: &OutputStyle,
 ) -> String {
-    let raw = format!("{found:#}\n");
-    if !show.output.is_for_people() {
-        return PROBLEMS.render(&raw, found, show, look);
+    match show.output {
+        Format::Json => return format!("{found:#}\n"),
+        Format::Yaml => return output::yaml(found),
+        Format::Name => return PROBLEMS.shown(items(found), show, look),
+        Format::Table | Format::Wide => {}
     }
     let mut out = match items(found) {
         [] => "No problem found.\n".to_owned(),
-        _ => PROBLEMS.render(&raw, found, show, look),
+        _ => PROBLEMS.shown(items(found), show, look),
     };
     out.push('\n');
     let rows = looked_at.iter().map(|category| {
@@ -237,19 +243,20 @@ fn render(
 
 /// Returns a summary of the checked items of a category.
 fn looked(answers: &CheckInputs, category: &str) -> Option<String> {
-    let count = |value: &Value, one: &str| match items(value).len() {
+    let count = |count: usize, one: &str| match count {
         1 => format!("1 {one}"),
         count => format!("{count} {one}s"),
     };
-    let is_in = |row: &&Value, state: &str| row["state"] == state;
     match category {
         "clusters" => {
-            let live = items(&answers.clusters).iter().filter(|row| is_in(row, "live")).count();
-            Some(format!("{live} of {} live", count(&answers.clusters, "cluster")))
+            let is_live = |row: &&Cluster| row.state == ClusterState::Live;
+            let live = answers.clusters.iter().filter(is_live).count();
+            Some(format!("{live} of {} live", count(answers.clusters.len(), "cluster")))
         }
         "sources" => {
-            let live = items(&answers.sources).iter().filter(|row| is_in(row, "live")).count();
-            Some(format!("{live} of {} live", count(&answers.sources, "source")))
+            let is_live = |row: &&Source| row.state == SourceState::Live;
+            let live = answers.sources.iter().filter(is_live).count();
+            Some(format!("{live} of {} live", count(answers.sources.len(), "source")))
         }
         _ if answers.waits.is_some()
             && ["networks", "services", "mesh", "config"].contains(&category) =>
@@ -257,23 +264,23 @@ fn looked(answers: &CheckInputs, category: &str) -> Option<String> {
             Some("not known yet".to_owned())
         }
         "networks" => {
-            let gateways = items(&answers.networks).iter().flat_map(|row| items(&row["gateways"]));
+            let gateways = answers.networks.iter().flat_map(|row| &row.gateways);
             let all = gateways.clone().count();
-            let dead = gateways.filter(|one| one["dead"] == true).count();
-            let networks = count(&answers.networks, "network");
+            let dead = gateways.filter(|one| one.dead).count();
+            let networks = count(answers.networks.len(), "network");
             Some(format!("{networks} with {} gateway addresses in use", all - dead))
         }
-        "services" => Some(count(&answers.services, "service")),
+        "services" => Some(count(answers.services.len(), "service")),
         "mesh" => Some("the mesh config is active".to_owned())
-            .filter(|_| items(&answers.mesh["problems"]).is_empty()),
+            .filter(|_| answers.mesh.problems.is_empty()),
         "policy" => Some("the policy is active".to_owned())
-            .filter(|_| !answers.policy["problem"].is_string())
-            .filter(|_| !answers.policy["members"]["problem"].is_string()),
+            .filter(|_| answers.policy.problem.is_none())
+            .filter(|_| answers.policy.members.problem.is_none()),
         "config" => Some(objects::looked(&answers.config, &answers.sources)),
-        "proxies" => Some(format!("{} connected", count(&answers.proxies, "stream"))),
+        "proxies" => Some(format!("{} connected", count(answers.proxies.len(), "stream"))),
         "process" => {
-            let held = &answers.push["descriptors"];
-            let (open, limit) = (held["open"].as_u64()?, held["limit"].as_u64()?);
+            let held = &answers.push.descriptors;
+            let (open, limit) = (held.open?, held.limit?);
             Some(format!("{open} of {limit} file descriptors are open"))
         }
         _ => None,
@@ -281,27 +288,24 @@ fn looked(answers: &CheckInputs, category: &str) -> Option<String> {
 }
 
 /// Returns the findings about the root certificates that a cluster's workloads receive.
-fn of_roots(roots: &Value, object: &str) -> Vec<Value> {
-    let count = |field: &str| roots[field].as_u64().unwrap_or_default();
+fn of_roots(roots: &ClusterRoots, object: &str) -> Vec<Value> {
+    let ClusterRoots { namespaces, current, foreign, foreign_first, beside, denied } = roots;
     let mut found = Vec::new();
-    if let Some(denied) = roots["denied"].as_str() {
-        let (lack, all) = (count("namespaces") - count("current"), count("namespaces"));
+    if let Some(denied) = denied {
+        let lack = namespaces.saturating_sub(*current);
         let fact = format!(
-            "the root certificates can't be written into its namespaces ({lack} of {all} are not confirmed to have them): {denied}"
+            "the root certificates can't be written into its namespaces ({lack} of {namespaces} are not confirmed to have them): {denied}"
         );
         found.push(note("clusters", &codes::ROOTS_DENIED, object.to_owned(), fact));
     }
-    if count("foreign") > 0 {
-        let mut first: Vec<String> = items(&roots["foreignFirst"]).iter().map(text).collect();
-        if (first.len() as u64) < count("foreign") {
+    if *foreign > 0 {
+        let mut first: Vec<String> = foreign_first.iter().map(text).collect();
+        if first.len() < *foreign {
             first.push("…".to_owned());
         }
         let fact = format!(
-            "{} of its {} namespaces contain root certificates of another writer, and not ours ({}); {} namespaces contain both",
-            count("foreign"),
-            count("namespaces"),
+            "{foreign} of its {namespaces} namespaces contain root certificates of another writer, and not ours ({}); {beside} namespaces contain both",
             first.join(", "),
-            count("beside")
         );
         found.push(problem("clusters", &codes::ROOTS_FOREIGN, object.to_owned(), fact));
     }
@@ -309,20 +313,20 @@ fn of_roots(roots: &Value, object: &str) -> Vec<Value> {
 }
 
 /// Returns the finding about a held configuration.
-fn held(hold: &Value) -> Option<Value> {
-    if let Some(fact) = hold["lost"].as_str() {
+fn held(hold: &HoldStatus) -> Option<Value> {
+    if let Some(fact) = &hold.lost {
         let fact = format!("the current objects are active: {fact}");
         return Some(problem("mesh", &codes::HOLD_LOST, "configuration".into(), fact));
     }
-    if let Some(fact) = hold::not_shared(hold) {
+    if let Some(fact) = hold::not_shared(&hold.replicas) {
         let (code, object) = (&codes::HOLD_NOT_SHARED, "configuration".to_owned());
-        return Some(match hold["held"].is_null() {
+        return Some(match hold.held.is_none() {
             true => note("mesh", code, object, &fact),
             false => problem("mesh", code, object, fact),
         });
     }
     let fact = hold::line(hold, &OutputStyle::of_stdout())?;
-    if hold["held"]["byRollout"] == true {
+    if hold.held.as_ref().is_some_and(|held| held.by_rollout) {
         let fact = fact.trim_end().to_owned();
         return Some(problem("mesh", &codes::ROLLOUT_STOPPED, "configuration".into(), fact));
     }
@@ -330,8 +334,8 @@ fn held(hold: &Value) -> Option<Value> {
 }
 
 /// Returns the finding about a gradual rollout.
-fn let_out(state: &Value) -> Option<Value> {
-    if let Some(fact) = state["lost"].as_str() {
+fn let_out(state: &Rollout) -> Option<Value> {
+    if let Some(fact) = &state.lost {
         let fact = format!("all proxies receive the current objects: {fact}");
         return Some(problem("mesh", &codes::ROLLOUT_LOST, "configuration".into(), fact));
     }
@@ -350,10 +354,10 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
     if let Some(waits) = &answers.waits {
         found.push(problem("clusters", &codes::MESH_INCOMPLETE, "mesh".into(), waits.clone()));
     }
-    for row in items(&answers.clusters) {
-        let object = format!("cluster/{}", text(&row["id"]));
-        let reason = row["reason"].as_str().unwrap_or_default();
-        let state = row["state"].as_str().unwrap_or_default();
+    for row in answers.clusters.iter() {
+        let object = format!("cluster/{}", text(&row.id));
+        let reason = row.reason.as_deref().unwrap_or_default();
+        let state = row.state.as_str();
         let is_coded = codes::named(reason).is_some();
         if state == "restored" && !is_coded {
             found.push(note("clusters", &codes::RESTORED, object.clone(), reason));
@@ -361,24 +365,23 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
             found.push(problem("clusters", code_of(state, reason), object.clone(), {
                 if reason.is_empty() { state.to_owned() } else { format!("{state}: {reason}") }
             }));
-        } else if row["kubeconfigRefused"] == true {
+        } else if row.kubeconfig_refused {
             found.push(problem("clusters", code_of(state, reason), object.clone(), reason));
         } else if state == "live" && !reason.is_empty() || state == "draining" && is_coded {
             found.push(note("clusters", code_of(state, reason), object.clone(), reason));
         }
         found.extend(member_sources::credential_ends(row, &object));
-        found.extend(of_roots(&row["roots"], &object));
+        found.extend(row.roots.iter().flat_map(|roots| of_roots(roots, &object)));
         found.extend(networks::of_claims(row, &object));
         for same in yielded(row) {
             let fact = same_addresses(same);
             found.push(problem("networks", &codes::SAME_ADDRESS, object.clone(), fact));
         }
         // Both clusters report the overlap: one finding is enough.
-        let ranges = items(&row["sameRanges"]).iter();
-        for same in ranges.filter(|same| text(&same["cluster"]) < text(&row["id"])) {
+        for same in row.same_ranges.iter().filter(|same| same.cluster < row.id) {
             found.push(note("networks", &codes::SAME_ADDRESS, object.clone(), same_range(same)));
         }
-        for (code, count) in row["withheldBy"].as_object().into_iter().flatten() {
+        for (code, count) in &row.withheld_by {
             let code = codes::find(code).unwrap_or(&codes::NO_GATEWAY);
             let fact = format!(
                 "{} endpoints are withheld from proxies of other networks: {}",
@@ -391,46 +394,45 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
     }
     found.extend(of_sources(&answers.sources));
     found.extend(networks::of_networks(&answers.networks, &answers.clusters));
-    for row in items(&answers.services) {
-        for conflict in items(&row["conflicts"]) {
-            let field = text(&conflict["field"]);
-            let [winner, losers] = ["winner", "losers"].map(|part| speakers(&conflict[part]));
+    for row in &answers.services {
+        for conflict in &row.conflicts {
+            let field = text(&conflict.field);
+            let (winner, losers) = (speakers([&conflict.winner]), speakers(&conflict.losers));
             let each = if field == "ports" { "; all ports are served" } else { "" };
             let fact = format!("{field}: {losers} and {winner} differ; {winner} wins{each}");
-            let object = format!("service/{}", text(&row["hostname"]));
+            let object = format!("service/{}", text(&row.hostname));
             found.push(note("services", &codes::SERVICE_CONFLICT, object, fact));
         }
     }
     found.extend(imports::findings(&answers.services));
     found.extend(of_mesh(&answers.mesh));
-    for field in items(&answers.mesh["fieldsWithoutEffect"]) {
+    for field in &answers.mesh.fields_without_effect {
         let object = format!("meshConfig/{}", text(field));
         let fact = "this field has no effect";
         found.push(note("mesh", &codes::MESH_FIELD_UNUSED, object, fact));
     }
-    for fault in items(&answers.mesh["defaultProvidersWithoutEffect"]) {
-        let object = format!("meshConfig/{}", text(&fault["path"]));
-        found.push(note("mesh", &codes::MESH_DEFAULT_PROVIDER, object, text(&fault["text"])));
+    for fault in &answers.mesh.default_providers_without_effect {
+        let object = format!("meshConfig/{}", text(&fault.path));
+        found.push(note("mesh", &codes::MESH_DEFAULT_PROVIDER, object, text(&fault.text)));
     }
     found.extend(held(&answers.hold));
     found.extend(let_out(&answers.rollout));
-    if let Some(fact) = answers.policy["problem"].as_str() {
+    if let Some(fact) = &answers.policy.problem {
         found.push(problem("policy", &codes::POLICY, "policy".into(), fact));
     }
-    found.extend(member_sources::findings(&answers.policy["members"]));
-    found.extend(member_sources::shared_identities(&answers.policy["members"], &answers.clusters));
-    for row in items(&answers.policy["unknownClusters"]) {
-        let fact = format!("{} names it, but it is not a member", text(&row["rule"]));
-        let object = format!("cluster/{}", text(&row["cluster"]));
+    found.extend(member_sources::findings(&answers.policy.members));
+    found.extend(member_sources::shared_identities(&answers.policy.members, &answers.clusters));
+    for row in &answers.policy.unknown_clusters {
+        let fact = format!("{} names it, but it is not a member", text(&row.rule));
+        let object = format!("cluster/{}", text(&row.cluster));
         found.push(note("policy", &codes::POLICY_UNKNOWN_CLUSTER, object, fact));
     }
     found.extend(visibility::recommended(&answers.policy));
     found.extend(visibility::foreign_gateways(&answers.policy, &answers.networks));
-    for row in items(&answers.proxies) {
-        for (kind, entry) in row["types"].as_object().into_iter().flatten() {
-            if !entry["nack"].is_null() {
-                let fact =
-                    format!("refused {}: {}", kind.to_uppercase(), text(&entry["nack"]["error"]));
+    for row in answers.proxies.iter() {
+        for (kind, entry) in &row.types {
+            if let Some(nack) = &entry.nack {
+                let fact = format!("refused {}: {}", kind.to_uppercase(), text(&nack.error));
                 let object = format!("proxy/{}", proxy::name(row));
                 found.push(problem("proxies", &codes::NACK, object, fact));
             }
@@ -440,51 +442,51 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
     found.extend(objects::of_objects(&answers.config, &answers.sources));
     found.extend(of_process(&answers.push));
     found.extend(of_streams(&answers.push));
-    found.extend(items(&answers.push["roots"]).iter().filter_map(of_root));
+    found.extend(answers.push.roots.iter().filter_map(of_root));
     found.extend(of_certificates(&answers.certificates));
     found.extend(replicas::findings(&answers.replicas));
     found
 }
 
 /// Returns the problems of the mesh's settings.
-fn of_mesh(mesh: &Value) -> Vec<Value> {
-    let of = |row: &Value| {
-        let code = row["code"].as_str().and_then(codes::find).unwrap_or(&codes::MESH_CONFIG);
-        problem("mesh", code, "meshConfig".into(), text(&row["text"]))
+fn of_mesh(mesh: &Mesh) -> Vec<Value> {
+    let of = |row: &Problem| {
+        let code = codes::find(&row.code).unwrap_or(&codes::MESH_CONFIG);
+        problem("mesh", code, "meshConfig".into(), text(&row.text))
     };
-    items(&mesh["problems"]).iter().map(of).collect()
+    mesh.problems.iter().map(of).collect()
 }
 
 /// Returns the problems of the sources that are not member clusters.
-fn of_sources(sources: &Value) -> Vec<Value> {
-    items(sources).iter().flat_map(of_source).collect()
+fn of_sources(sources: &[Source]) -> Vec<Value> {
+    sources.iter().flat_map(of_source).collect()
 }
 
 /// Returns the problems of one source that is not a member cluster: of the source itself, and its
 /// warnings.
-fn of_source(row: &Value) -> Vec<Value> {
+fn of_source(row: &Source) -> Vec<Value> {
     let mut found = Vec::new();
-    let object = format!("source/{}", text(&row["name"]));
-    let state = row["state"].as_str().unwrap_or_default();
-    let own = row["code"].as_str().and_then(codes::find);
-    let reason = row["reason"].as_str().unwrap_or("it has not been read");
-    match (state, own) {
-        ("restored", None) => {
+    let object = format!("source/{}", text(&row.name));
+    let own = row.code.as_deref().and_then(codes::find);
+    let reason = row.reason.as_deref().unwrap_or("it has not been read");
+    match (&row.state, own) {
+        (SourceState::Restored, None) => {
             found.push(note("sources", &codes::RESTORED, object.clone(), reason));
         }
-        ("stale" | "timeout" | "restored", code) => {
+        (SourceState::Stale | SourceState::Timeout | SourceState::Restored, code) => {
+            let state = row.state.as_str();
             let code = code.unwrap_or(code_of(state, reason));
             found.push(problem("sources", code, object.clone(), format!("{state}: {reason}")));
         }
         _ => {}
     }
-    let usual = match row["kind"].as_str() {
-        Some("entries") => &codes::ENTRY,
-        Some("consul") => &codes::CONSUL_ODD,
-        Some("mcp") => &codes::MCP_ODD,
+    let usual = match row.kind {
+        SourceKind::Entries => &codes::ENTRY,
+        SourceKind::Consul => &codes::CONSUL_ODD,
+        SourceKind::Mcp => &codes::MCP_ODD,
         _ => &codes::CONFIG_FILE,
     };
-    for warning in items(&row["warnings"]).iter().filter_map(Value::as_str) {
+    for warning in &row.warnings {
         let code = codes::named(warning).unwrap_or(usual);
         // Consequences of the lost contact have already been reported.
         if own == Some(code) {
@@ -492,7 +494,7 @@ fn of_source(row: &Value) -> Vec<Value> {
         }
         let is_harmless = [&codes::SHADOWED, &codes::RIGHT_MISSING].contains(&code);
         let line = if is_harmless { note } else { problem };
-        found.push(line("sources", code, object.clone(), warning.to_owned()));
+        found.push(line("sources", code, object.clone(), warning.clone()));
     }
     found
 }
@@ -541,18 +543,19 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::cli::output::tests::LOOK;
+    use crate::cli::output::tests::{LOOK, sent, typed};
+    use strait_admin_api::{CertificateStatus, Replicas};
 
     #[test]
     fn each_kind_of_problem_is_found_with_its_code() {
         let answers = CheckInputs {
-            replicas: Value::Null,
-            clusters: json!([
+            replicas: Replicas::default(),
+            clusters: sent(json!([
                 { "id": "ok", "state": "live", "credential": { "endsSoon": false },
                   "sameAddresses": [{ "network": "", "cluster": "c", "addresses": 2, "first": "10.0.0.1", "holder": "ok" }] },
                 { "id": "old", "state": "live", "credential": { "endsSoon": true, "expires": "2026-01-01T00:00:00Z" } },
-                { "id": "a", "state": "stale", "reason": "STR0301: refused; what was last known stays" },
-                { "id": "b", "state": "rejected", "reason": "STR0203: users[0].user.exec runs a program" },
+                { "id": "a", "endpoints": 1, "state": "stale", "reason": "STR0301: refused; what was last known stays" },
+                { "id": "b", "endpoints": 1, "state": "rejected", "reason": "STR0203: users[0].user.exec runs a program" },
                 { "id": "c", "state": "live", "kubeconfigRefused": true, "reason": "the new kubeconfig is not used: STR0211: aliases",
                   "ignoredClaims": [{ "claim": "label", "network": "n9" }],
                   "sameAddresses": [{ "network": "", "cluster": "ok", "addresses": 2, "first": "10.0.0.1", "holder": "ok" }] },
@@ -570,8 +573,8 @@ mod tests {
                 { "id": "m", "state": "live", "roots": { "namespaces": 9, "current": 0, "foreign": 0, "beside": 0, "denied": "not permitted" } },
                 { "id": "n", "state": "syncing" },
                 { "id": "o", "state": "syncing", "reason": "STR0301: endpointslices: HTTP 500" },
-            ]),
-            sources: json!([
+            ])),
+            sources: typed(json!([
                 { "name": "consul", "kind": "consul", "state": "stale", "code": "STR0320", "reason": "500",
                   "warnings": ["web: no address"] },
                 { "name": "entries", "kind": "entries", "state": "live", "warnings": ["shop/a: no hosts"] },
@@ -581,30 +584,36 @@ mod tests {
                   "reason": "refused", "warnings": ["secrets: STR0301: can't be read"] },
                 { "name": "xds://a", "kind": "mcp", "state": "restored", "warnings": [] },
                 { "name": "xds://b", "kind": "mcp", "state": "syncing", "warnings": [] },
-            ]),
-            networks: json!([
+            ])),
+            networks: sent(json!([
                 { "network": "n1", "clusters": ["a"], "gateways": [{}, { "address": "::1", "port": 15443, "dead": true }] },
                 { "network": "n2", "clusters": ["b"], "gateways": [] },
                 { "network": "", "clusters": ["empty"], "gateways": [] },
                 { "network": "n3", "clusters": ["b"], "gateways": [], "pending": [{ "source": "s", "reason": "r" }] },
                 { "network": "n4", "clusters": ["b"], "gateways": [{}], "pending": [{ "source": "s", "code": "STR0432", "reason": "no ready pod" }] },
-            ]),
-            services: json!([
+            ])),
+            services: typed(json!([
                 { "hostname": "web", "conflicts": [{ "field": "ports", "winner": "a", "losers": ["b"] }] },
-            ]),
-            certificates: Value::Null,
-            mesh: json!({ "problems": [{ "code": "STR0410", "text": "line 3" }],
+            ])),
+            certificates: CertificateStatus::default(),
+            mesh: typed(json!({ "problems": [{ "code": "STR0410", "text": "line 3" }],
                           "fieldsWithoutEffect": ["h2UpgradePolicy"],
-                          "defaultProvidersWithoutEffect": [{ "path": "defaultProviders.tracing[0]", "text": "none" }] }),
-            policy: json!({ "members": { "problem": "sources[0].ids: is empty", "sources": ["source capi: 403"], "unused": ["proxies"] },
+                          "defaultProvidersWithoutEffect": [{ "path": "defaultProviders.tracing[0]", "text": "none" }] })),
+            policy: typed(
+                json!({ "members": { "problem": "sources[0].ids: is empty", "sources": ["source capi: 403"], "unused": ["proxies"] },
                             "problem": "line 3", "unknownClusters": [{ "cluster": "x", "rule": "owners[0]" }] }),
-            config: json!([{ "kind": "Gateway", "namespace": "n", "name": "g", "state": "refused", "reasons": [{ "code": "STR1001", "text": "no" }] }]),
-            proxies: json!([{ "id": "sidecar~1~p.ns~d", "version": "1.36.4", "missingPatches": ["CVE-2026-26308"],
+            ),
+            config: typed(
+                json!([{ "kind": "Gateway", "namespace": "n", "name": "g", "state": "refused", "reasons": [{ "code": "STR1001", "text": "no" }] }]),
+            ),
+            proxies: sent(
+                json!([{ "id": "sidecar~1~p.ns~d", "version": "1.36.4", "missingPatches": ["CVE-2026-26308"],
                               "types": { "cds": { "nack": { "error": "no" } } } }]),
-            push: json!({ "descriptors": { "limit": 96, "open": 90 },
-                          "connectionProblems": [{ "code": "STR0518", "text": "9 of 9" }] }),
-            hold: json!({ "held": { "configuration": "0123456789abcdef", "waiting": 1 } }),
-            rollout: json!({ "running": { "configuration": "0123456789abcdef" } }),
+            ),
+            push: typed(json!({ "descriptors": { "limit": 96, "open": 90 },
+                          "connectionProblems": [{ "code": "STR0518", "text": "9 of 9" }] })),
+            hold: sent(json!({ "held": { "configuration": "0123456789abcdef", "waiting": 1 } })),
+            rollout: sent(json!({ "running": { "configuration": "0123456789abcdef" } })),
             waits: None,
         };
         let found: Vec<_> = problems(&answers)
@@ -680,7 +689,7 @@ mod tests {
             held.as_object_mut()
                 .expect("made so")
                 .extend(more.as_object().cloned().unwrap_or_default());
-            of_process(&json!({ "descriptors": held })).len()
+            of_process(&typed(json!({ "descriptors": held }))).len()
         };
         assert_eq!(held(json!({})), 0);
         assert_eq!(held(json!({ "exhaustedSecondsAgo": 3601 })), 0);
@@ -689,7 +698,7 @@ mod tests {
         assert_eq!(held(json!({ "limit": null, "open": 9000 })), 0);
         let told = ["fine", "fifth", "month", "week", "ended"].map(|stage| {
             let root = json!({ "subject": "CN=a", "ends": "2027-01-01T00:00:00Z", "stage": stage });
-            of_root(&root).map(|row| text(&row["severity"]))
+            of_root(&typed(root)).map(|row| text(&row["severity"]))
         });
         assert_eq!(
             told.map(Option::unwrap_or_default),
@@ -698,7 +707,7 @@ mod tests {
         let waits =
             CheckInputs { waits: Some("waiting for west".into()), ..CheckInputs::default() };
         assert_eq!(problems(&waits)[0]["code"], "STR0317");
-        let single = json!([{ "network": "", "clusters": ["a"], "gateways": [] }]);
+        let single = sent(json!([{ "network": "", "clusters": ["a"], "gateways": [] }]));
         let flat = CheckInputs { networks: single, ..CheckInputs::default() };
         assert!(problems(&flat).is_empty(), "one network needs no gateway");
     }

@@ -12,11 +12,13 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::failure::{CommandFailure, Exit};
-use super::output::{clean, root_cause};
+use super::output::{self, Sent, clean, items, root_cause};
 use super::port_forward;
+use strait_admin_api::Failure;
 use strait_base::codes;
 use strait_base::duration::HumanDuration;
 use strait_base::lock::lock;
@@ -144,6 +146,24 @@ pub(crate) struct AdminResponse {
     pub(crate) value: Value,
 }
 
+impl AdminResponse {
+    /// Returns the response in typed form.
+    ///
+    /// # Errors
+    /// If it does not have the form that this release expects.
+    pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T, CommandFailure> {
+        output::read(&self.value)
+    }
+
+    /// Returns the rows of a list as sent and in typed form.
+    ///
+    /// # Errors
+    /// The errors of [`Self::read`].
+    pub(crate) fn rows<T: DeserializeOwned>(&self) -> Result<Vec<Sent<T>>, CommandFailure> {
+        items(&self.value).iter().cloned().map(Sent::of).collect()
+    }
+}
+
 /// Client of one control plane's admin API.
 pub(crate) struct AdminClient {
     http: HttpClient<HttpConnector, Full<Bytes>>,
@@ -223,7 +243,8 @@ impl AdminClient {
     ) -> Result<AdminResponse, CommandFailure> {
         let value = serde_json::from_str::<Value>(&raw);
         // The server's own message, if it has one.
-        let said = value.as_ref().ok().and_then(|value| value["error"].as_str()).map(clean);
+        let failure = value.as_ref().ok().and_then(|value| output::read::<Failure>(value).ok());
+        let said = failure.filter(|one| !one.error.is_empty()).map(|one| clean(&one.error));
         match (status, value) {
             (StatusCode::OK, Ok(value)) => Ok(AdminResponse { raw, value }),
             (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, _) => Err(self.refused()),

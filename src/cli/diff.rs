@@ -9,7 +9,11 @@ use super::client::AdminClient;
 use super::failure::{CommandFailure, CommandResult, Exit};
 use super::list::QueryArgs;
 use super::offline_mesh::read_files;
-use super::output::{self, Cell, Format, OutputStyle, clean, items, text};
+use super::output::{self, Cell, Format, OutputStyle, clean, text};
+use strait_admin_api::{
+    AffectedProxies, ChangePreview, ChangedResource, ObjectAction, ObjectState, PreviewedObject,
+    TypeChanges,
+};
 use strait_base::codes;
 use strait_sources::store::files::{ManifestContents, ManifestNamespaces, read_manifests};
 
@@ -90,14 +94,15 @@ pub(crate) async fn run(args: &DiffArgs) -> CommandResult {
     let answer =
         AdminClient::new(&args.ask.connect).await?.post("/debug/diff", &query, &question).await;
     let answer = answer.map_err(|failure| failure.or_next("strait proxy list"))?;
+    let preview: ChangePreview = answer.read()?;
     let look = OutputStyle::of_stdout();
     output::print(&match args.ask.show.output {
         Format::Json => answer.raw,
         Format::Yaml => output::yaml(&answer.value),
-        Format::Name => names(&answer.value),
-        Format::Table | Format::Wide => render(&answer.value, args.show, &look),
+        Format::Name => names(&preview),
+        Format::Table | Format::Wide => render(&preview, args.show, &look),
     })?;
-    Ok(exit(&answer.value))
+    Ok(exit(&preview))
 }
 
 /// Parses the name of an object to be deleted.
@@ -114,53 +119,50 @@ fn removed(name: &str) -> Result<Value, CommandFailure> {
 
 /// Returns exit code 2 if an object of the change has a problem. Effects on proxies are the purpose
 /// of the command and not a problem.
-fn exit(answer: &Value) -> Exit {
-    let is_bad =
-        |one: &Value| matches!(one["state"].as_str(), Some("refused" | "partly" | "shadowed"));
-    let objects = items(&answer["objects"]);
-    match objects.iter().any(is_bad) || objects.iter().any(is_left_out) {
+fn exit(answer: &ChangePreview) -> Exit {
+    let is_bad = |one: &PreviewedObject| {
+        let state = one.state.as_ref();
+        state.is_some_and(|state| {
+            matches!(state, ObjectState::Refused | ObjectState::Partly | ObjectState::Shadowed)
+        })
+    };
+    match answer.objects.iter().any(is_bad) || answer.objects.iter().any(is_left_out) {
         true => Exit::Unhealthy,
         false => Exit::Fine,
     }
 }
 
 /// Returns whether the effects of an object were not computed.
-fn is_left_out(one: &Value) -> bool {
-    one["action"] == "left"
+fn is_left_out(one: &PreviewedObject) -> bool {
+    one.action == ObjectAction::Left
 }
 
 /// Returns the affected proxies, one per line.
-fn names(answer: &Value) -> String {
-    let groups = items(&answer["affected"]).iter();
-    let proxies = groups.flat_map(|group| items(&group["proxies"]));
-    proxies.map(|proxy| format!("proxy/{}\n", text(&proxy["key"]))).collect()
+fn names(answer: &ChangePreview) -> String {
+    let proxies = answer.affected.iter().flat_map(|group| &group.proxies);
+    proxies.map(|proxy| format!("proxy/{}\n", text(&proxy.key))).collect()
 }
 
-pub(super) fn render(answer: &Value, is_long: bool, look: &OutputStyle) -> String {
+pub(super) fn render(answer: &ChangePreview, is_long: bool, look: &OutputStyle) -> String {
     let mut out = String::new();
-    for row in items(&answer["objects"]) {
+    for row in &answer.objects {
         out += &object(row, look);
     }
-    for group in items(&answer["affected"]) {
+    for group in &answer.affected {
         out += &of_group(group, is_long, look);
     }
-    let count = |name: &str| answer[name].as_u64().unwrap_or_default();
-    let (told, untold) = (
-        items(&answer["affected"]).iter().map(|one| items(&one["proxies"]).len()).sum::<usize>(),
-        count("unaffected"),
-    );
-    if items(&answer["objects"]).iter().any(is_left_out) {
+    let told = answer.affected.iter().map(|one| one.proxies.len()).sum::<usize>();
+    if answer.objects.iter().any(is_left_out) {
         out += "\neffects without the objects that were left out:";
     }
-    out += &match (told, untold) {
+    out += &match (told, answer.unaffected) {
         (0, 0) => "\nno proxy is connected\n".to_owned(),
         (0, untold) => format!("\nthe configuration of {} would not change\n", proxies(untold)),
-        (told, untold) => format!(
-            "\n{} would receive changes, {untold} would not\n",
-            proxies(told.try_into().unwrap_or(u64::MAX))
-        ),
+        (told, untold) => {
+            format!("\n{} would receive changes, {untold} would not\n", proxies(told))
+        }
     };
-    if let skipped @ 1.. = count("notLookedAt") {
+    if let skipped @ 1.. = answer.not_looked_at {
         out += &format!(
             "{} were not checked because of the time limit; select one with --proxy\n",
             proxies(skipped)
@@ -169,53 +171,55 @@ pub(super) fn render(answer: &Value, is_long: bool, look: &OutputStyle) -> Strin
     out
 }
 
-fn proxies(count: u64) -> String {
+fn proxies(count: usize) -> String {
     if count == 1 { "1 proxy".to_owned() } else { format!("{count} proxies") }
 }
 
-fn object(row: &Value, look: &OutputStyle) -> String {
-    let name = ["kind", "namespace", "name"].map(|field| text(&row[field]));
-    let state = match row["state"].as_str() {
-        Some("inForce") => Cell::good("in force"),
-        Some(state @ ("refused" | "partly" | "shadowed")) => Cell::bad(state),
-        Some(state) => Cell::doubtful(state),
+fn object(row: &PreviewedObject, look: &OutputStyle) -> String {
+    let [kind, namespace, name] = [&row.kind, &row.namespace, &row.name].map(text);
+    let state = match &row.state {
+        Some(ObjectState::InForce) => Cell::good("in force"),
+        Some(state @ (ObjectState::Refused | ObjectState::Partly | ObjectState::Shadowed)) => {
+            Cell::bad(state.as_str())
+        }
+        Some(state) => Cell::doubtful(text(state.as_str())),
         None => "".into(),
     };
-    let action = match row["action"].as_str() {
-        Some("new") => "is new",
-        Some("changed") => "is changed",
-        Some("same") => "already exists",
-        Some("removed") => "would be deleted",
+    let action = match row.action {
+        ObjectAction::New => "is new",
+        ObjectAction::Changed => "is changed",
+        ObjectAction::Same => "already exists",
+        ObjectAction::Removed => "would be deleted",
         _ => "is left out: the effects of its kind are not computed",
     };
     let state = state.paint(look);
     let told = if state.is_empty() { String::new() } else { format!(": {state}") };
-    let mut out = format!("{} {}/{} {action}{told}\n", name[0], name[1], name[2]);
-    for reason in items(&row["reasons"]) {
-        let [code, path, fact] = ["code", "path", "text"].map(|field| text(&reason[field]));
+    let mut out = format!("{kind} {namespace}/{name} {action}{told}\n");
+    for reason in &row.reasons {
+        let [code, path, fact] = [&reason.code, &reason.path, &reason.text].map(text);
         out += &format!("    {code} {path}: {fact}\n");
     }
     out
 }
 
-fn of_group(group: &Value, is_long: bool, look: &OutputStyle) -> String {
-    let all = items(&group["proxies"]);
+fn of_group(group: &AffectedProxies, is_long: bool, look: &OutputStyle) -> String {
+    let all = &group.proxies;
     let named: Vec<String> = all
         .iter()
         .take(if is_long { usize::MAX } else { NAMED_MAX })
-        .map(|one| format!("{}@{}", text(&one["key"]), text(&one["cluster"])))
+        .map(|one| format!("{}@{}", text(&one.key), text(&one.cluster)))
         .collect();
     let more = match all.len() - named.len() {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
     let mut out = format!("\n{}{more} would be sent\n", named.join(", "));
-    let types = group["types"].as_object().cloned().unwrap_or_default();
-    for (kind, one) in &types {
-        let rows = |field: &str| items(&one[field]).to_vec();
-        let parts = [("+", "added"), ("~", "changed"), ("-", "removed")];
-        for (sign, field) in parts {
-            let rows = rows(field);
+    for (kind, TypeChanges { added, changed, removed }) in &group.types {
+        let named = |names: &[String]| -> Vec<ChangedResource> {
+            names.iter().map(|name| ChangedResource { name: name.clone(), fields: None }).collect()
+        };
+        let parts = [("+", named(added)), ("~", changed.clone()), ("-", named(removed))];
+        for (sign, rows) in parts {
             let shown = if is_long { rows.len() } else { rows.len().min(RESOURCES_MAX) };
             for row in &rows[..shown] {
                 out += &resource(sign, kind, row, look);
@@ -228,35 +232,34 @@ fn of_group(group: &Value, is_long: bool, look: &OutputStyle) -> String {
     out
 }
 
-fn resource(sign: &str, kind: &str, row: &Value, look: &OutputStyle) -> String {
-    let name = if row.is_object() { text(&row["name"]) } else { text(row) };
-    let line = format!("{sign} {kind} {name}");
+fn resource(sign: &str, kind: &str, row: &ChangedResource, look: &OutputStyle) -> String {
+    let line = format!("{sign} {kind} {}", text(&row.name));
     let cell = match sign {
         "+" => Cell::good(line),
         "-" => Cell::bad(line),
         _ => Cell::doubtful(line),
     };
     let mut out = format!("    {}\n", cell.paint(look).trim_end());
-    for field in items(&row["fields"]) {
-        let value = |name: &str| match field[name].as_str() {
+    for field in row.fields.iter().flatten() {
+        let value = |value: &Option<String>| match value {
             Some(value) => clean(value),
             None => "<none>".to_owned(),
         };
-        let (before, after) = (value("before"), value("after"));
-        out += &format!("        {}: {before} -> {after}\n", text(&field["path"]));
+        let (before, after) = (value(&field.before), value(&field.after));
+        out += &format!("        {}: {before} -> {after}\n", text(&field.path));
     }
     out
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::output::tests::LOOK;
+    use super::super::output::tests::{LOOK, typed};
     use super::*;
 
-    fn answer() -> Value {
+    fn answer() -> ChangePreview {
         let proxy = |name: &str| json!({ "key": name, "id": name, "cluster": "east" });
         let names: Vec<String> = (0..12).map(|at| format!("c{at:02}")).collect();
-        json!({
+        typed(json!({
             "objects": [
                 {
                     "kind": "VirtualService", "namespace": "shop", "name": "web", "action": "changed",
@@ -278,7 +281,7 @@ mod tests {
             }],
             "unaffected": 7,
             "notLookedAt": 2,
-        })
+        }))
     }
 
     #[test]

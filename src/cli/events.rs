@@ -7,9 +7,10 @@ use serde_json::Value;
 use super::failure::{CommandResult, Exit};
 use super::list::{QueryArgs, follow_pause};
 use super::output::{
-    self, Cell, Column, Format, OutputStyle, Show, TableLayout, clean, items, text,
+    self, Cell, Column, Format, OutputStyle, Sent, Show, TableLayout, clean, text,
 };
 use super::proxy::name_of_id;
+use strait_admin_api::{ChangeCause, ChangeEvent, DeliveryAnswer, ProxyDelivery};
 
 /// With `--watch`, a change is shown before all proxies have responded once this many newer changes
 /// exist.
@@ -34,43 +35,43 @@ pub(crate) struct EventsArgs {
     ask: QueryArgs,
 }
 
-const EVENTS: TableLayout = TableLayout {
+const EVENTS: TableLayout<ChangeEvent> = TableLayout {
     kind: "change",
-    name: |row| text(&row["seq"]),
+    name: |row| text(&row.seq),
     columns: &[
         Column::new("SEQ", |row, _| sequence(row).into()),
-        Column::new("TIME", |row, look| time(&row["at"], look).into()),
+        Column::new("TIME", |row, look| time(&row.at, look).into()),
         Column::new("CAUSE", |row, _| cause(row).into()),
-        Column::new("EFFECT", |row, _| text(&row["effect"]).into()),
+        Column::new("EFFECT", |row, _| text(&row.effect).into()),
         Column::new("PROXIES", |row, _| followed(row)),
-        Column::new("TOOK", |row, _| milliseconds(&row["ms"]).into()),
+        Column::new("TOOK", |row, _| milliseconds(Some(row.ms)).into()),
         Column::wide("REFUSED BY", |row, _| refusers(row).into()),
-        Column::wide("WAITED", |row, _| milliseconds(&row["waitedMs"]).into()),
-        Column::wide("PUBLISHED", |row, _| milliseconds(&row["publishedMs"]).into()),
-        Column::wide("VERSION", |row, _| text(&row["version"]).into()),
+        Column::wide("WAITED", |row, _| milliseconds(Some(row.waited_ms)).into()),
+        Column::wide("PUBLISHED", |row, _| milliseconds(Some(row.published_ms)).into()),
+        Column::wide("VERSION", |row, _| text(&row.version).into()),
     ],
 };
 
 /// Returns the number of a change, with the replica if the number is that of another replica.
-fn sequence(row: &Value) -> String {
-    let seq = text(&row["seq"]);
-    match row["replica"].as_str() {
+fn sequence(row: &ChangeEvent) -> String {
+    let seq = row.seq;
+    match &row.replica {
         Some(replica) => format!("{seq}/{}", clean(replica)),
-        None => seq,
+        None => seq.to_string(),
     }
 }
 
 /// Table of the proxies of one change.
-const STEPS: TableLayout = TableLayout {
+const STEPS: TableLayout<ProxyDelivery> = TableLayout {
     kind: "proxy",
-    name: |row| name_of_id(&row["proxy"]),
+    name: |row| name_of_id(&row.proxy),
     columns: &[
-        Column::new("PROXY", |row, _| name_of_id(&row["proxy"]).into()),
-        Column::new("CLUSTER", |row, _| text(&row["cluster"]).into()),
-        Column::new("SENT AFTER", |row, _| milliseconds(&row["sentMs"]).into()),
-        Column::new("ANSWERED AFTER", |row, _| milliseconds(&row["answeredMs"]).into()),
+        Column::new("PROXY", |row, _| name_of_id(&row.proxy).into()),
+        Column::new("CLUSTER", |row, _| text(&row.cluster).into()),
+        Column::new("SENT AFTER", |row, _| milliseconds(row.sent_ms).into()),
+        Column::new("ANSWERED AFTER", |row, _| milliseconds(row.answered_ms).into()),
         Column::new("ANSWER", |row, _| answer(row)),
-        Column::wide("ID", |row, _| text(&row["proxy"]).into()),
+        Column::wide("ID", |row, _| text(&row.proxy).into()),
     ],
 };
 
@@ -84,20 +85,20 @@ pub(crate) async fn run(args: &EventsArgs) -> CommandResult {
     let mut first = true;
     loop {
         let answer = args.ask.ask("/debug/events", &[("since", &since.to_string())]).await?;
-        let all = items(&answer.value);
+        let all: Vec<Sent<ChangeEvent>> = answer.rows()?;
         let (from, to) = match (first, args.watch) {
             (true, false) => (all.len().saturating_sub(kept(args.last)), all.len()),
-            (true, true) => (all.len().saturating_sub(kept(args.last)), answered(all)),
-            (false, _) => (0, answered(all)),
+            (true, true) => (all.len().saturating_sub(kept(args.last)), answered(&all)),
+            (false, _) => (0, answered(&all)),
         };
         let due = all.get(from.min(to)..to).unwrap_or_default();
         // The server continues after its own numbers.
-        let own = due.iter().rev().filter(|row| row["replica"].is_null());
-        since = own.filter_map(|row| row["seq"].as_u64()).next().unwrap_or(since);
+        let own = due.iter().rev().filter(|row| row.replica.is_none());
+        since = own.map(|row| row.seq).next().unwrap_or(since);
         if !due.is_empty() || !args.watch {
-            let due = Value::Array(due.to_vec());
+            let due: Value = due.iter().map(|row| row.value.clone()).collect();
             let raw = format!("{due:#}\n");
-            output::print(&EVENTS.render(&raw, &due, &show, &OutputStyle::of_stdout()))?;
+            output::print(&EVENTS.render(&raw, &due, &show, &OutputStyle::of_stdout())?)?;
             show.no_headers = true;
         }
         if !args.watch {
@@ -119,51 +120,52 @@ async fn one(seq: u64, ask: &QueryArgs) -> CommandResult {
     let found = ask.ask("/debug/events", &[("seq", &seq.to_string())]).await;
     let found = found.map_err(|failure| failure.or_next("strait events"))?;
     let look = OutputStyle::of_stdout();
+    let change: ChangeEvent = found.read()?;
     output::print(&match ask.show.output {
         Format::Json => found.raw,
         Format::Yaml => output::yaml(&found.value),
-        Format::Name => STEPS.render("", &found.value["steps"], &ask.show, &look),
-        Format::Table | Format::Wide => render(&found.value, &ask.show, &look),
+        Format::Name => STEPS.shown(change.steps.as_deref().unwrap_or_default(), &ask.show, &look),
+        Format::Table | Format::Wide => render(&change, &ask.show, &look),
     })?;
     Ok(Exit::Fine)
 }
 
 /// Renders causes, effect and times of a change, and the steps of each proxy.
-fn render(change: &Value, show: &Show, look: &OutputStyle) -> String {
+fn render(change: &ChangeEvent, show: &Show, look: &OutputStyle) -> String {
     let published = format!(
         "started after {}, published after {}, version {}",
-        milliseconds(&change["waitedMs"]),
-        milliseconds(&change["publishedMs"]),
-        text(&change["version"])
+        milliseconds(Some(change.waited_ms)),
+        milliseconds(Some(change.published_ms)),
+        text(&change.version)
     );
-    let mut causes = vec![cause_name(&change["cause"])];
-    causes.extend(items(&change["otherCauses"]).iter().map(cause_name));
-    if let Some(more @ 1..) = change["moreCauses"].as_u64() {
+    let mut causes = vec![change.cause.as_ref().map_or("<none>".to_owned(), cause_name)];
+    causes.extend(change.other_causes.iter().map(cause_name));
+    if let more @ 1.. = change.more_causes {
         causes.push(format!("{more} more"));
     }
     let mut out = output::describe(
         vec![
-            ("Change", text(&change["seq"]).into()),
-            ("Heard", text(&change["at"]).into()),
+            ("Change", text(&change.seq).into()),
+            ("Heard", text(&change.at).into()),
             ("Cause", causes.join(", ").into()),
-            ("Effect", text(&change["effect"]).into()),
+            ("Effect", text(&change.effect).into()),
             ("Published", published.into()),
             ("Proxies", followed(change)),
-            ("Last answer", format!("after {}", milliseconds(&change["ms"])).into()),
+            ("Last answer", format!("after {}", milliseconds(Some(change.ms))).into()),
         ],
         look,
     );
-    for refusal in items(&change["refusals"]) {
-        let (proxy, error) = (name_of_id(&refusal["proxy"]), text(&refusal["error"]));
+    for refusal in change.refusals.iter().flatten() {
+        let (proxy, error) = (name_of_id(&refusal.proxy), text(&refusal.error));
         out += &format!("{}\n", Cell::bad(format!("{proxy} refused it: {error}")).paint(look));
     }
-    let steps = items(&change["steps"]);
+    let steps = change.steps.as_deref().unwrap_or_default();
     if !steps.is_empty() {
         out.push('\n');
-        out += &STEPS.render("", &change["steps"], show, look);
+        out += &STEPS.shown(steps, show, look);
     }
-    let told = change["proxies"].as_u64().unwrap_or(0);
-    if let more @ 1.. = told.saturating_sub(steps.len() as u64) {
+    let told = usize::try_from(change.proxies).unwrap_or(usize::MAX);
+    if let more @ 1.. = told.saturating_sub(steps.len()) {
         out += &format!(
             "{more} more: only the proxies that were sent the change first and the ones that responded last are stored\n"
         );
@@ -172,16 +174,16 @@ fn render(change: &Value, show: &Show, look: &OutputStyle) -> String {
 }
 
 /// Formats a time in milliseconds for people.
-fn milliseconds(value: &Value) -> String {
-    value.as_f64().map_or_else(|| "<none>".to_owned(), |ms| format!("{ms:.1} ms"))
+fn milliseconds(value: Option<f64>) -> String {
+    value.map_or_else(|| "<none>".to_owned(), |ms| format!("{ms:.1} ms"))
 }
 
 /// Returns the response of a proxy.
-fn answer(row: &Value) -> Cell {
-    let word = text(&row["answer"]);
-    match word.as_str() {
-        "acknowledged" => Cell::good(word),
-        "refused" => Cell::bad(word),
+fn answer(row: &ProxyDelivery) -> Cell {
+    let word = text(row.answer.as_str());
+    match row.answer {
+        DeliveryAnswer::Acknowledged => Cell::good(word),
+        DeliveryAnswer::Refused => Cell::bad(word),
         _ => Cell::doubtful(word),
     }
 }
@@ -192,15 +194,14 @@ fn kept(last: usize) -> usize {
 
 /// Returns how many of the first rows to show: changes to which all proxies have responded, and
 /// changes that would delay newer ones for too long.
-fn answered(rows: &[Value]) -> usize {
-    let waits = |row: &Value| row["waiting"].as_u64().is_some_and(|waiting| waiting > 0);
+fn answered(rows: &[Sent<ChangeEvent>]) -> usize {
+    let waits = |row: &Sent<ChangeEvent>| row.waiting > 0;
     let first = rows.iter().position(waits).unwrap_or(rows.len());
     first.max(rows.len().saturating_sub(LATE))
 }
 
 /// Returns the time of day in UTC with milliseconds, and the date if it is not today.
-fn time(at: &Value, look: &OutputStyle) -> String {
-    let at = at.as_str().unwrap_or_default();
+fn time(at: &str, look: &OutputStyle) -> String {
     let (day, time) = at.split_once('T').unwrap_or(("", at));
     let time: String = time.trim_end_matches('Z').chars().take(12).collect();
     match look.now.to_string().starts_with(day) {
@@ -210,45 +211,40 @@ fn time(at: &Value, look: &OutputStyle) -> String {
 }
 
 /// Returns the names of proxies that refused a change, as far as they are known.
-fn refusers(row: &Value) -> String {
-    let names: Vec<_> = items(&row["refusedBy"]).iter().map(name_of_id).collect();
+fn refusers(row: &ChangeEvent) -> String {
+    let names: Vec<_> = row.refused_by.iter().map(|id| name_of_id(id)).collect();
     if names.is_empty() { "<none>".to_owned() } else { names.join(", ") }
 }
 
 /// Returns the first object that caused a change, and the number of other causes.
-fn cause(row: &Value) -> String {
-    let words = cause_name(&row["cause"]);
-    if row["cause"].is_null() {
-        return words;
-    }
-    let others = items(&row["otherCauses"]).len() as u64;
-    match others + row["moreCauses"].as_u64().unwrap_or(0) {
+fn cause(row: &ChangeEvent) -> String {
+    let Some(cause) = &row.cause else { return "<none>".to_owned() };
+    let words = cause_name(cause);
+    match row.other_causes.len() + row.more_causes {
         0 => words,
         more => format!("{words}, {more} more"),
     }
 }
 
 /// Returns the name of an object that caused a change.
-fn cause_name(cause: &Value) -> String {
-    let Some(kind) = cause["kind"].as_str() else { return "<none>".to_owned() };
-    let part = |name: &str| cause[name].as_str().filter(|text| !text.is_empty());
-    let mut words = kind.to_owned();
-    match (part("namespace"), part("name")) {
-        (Some(namespace), Some(name)) => words += &format!(" {namespace}/{name}"),
-        (None, Some(name)) => words += &format!(" {name}"),
-        _ => {}
+fn cause_name(cause: &ChangeCause) -> String {
+    let ChangeCause { cluster, kind, namespace, name } = cause;
+    let mut words = kind.clone();
+    match (namespace.as_str(), name.as_str()) {
+        (_, "") => {}
+        ("", name) => words += &format!(" {name}"),
+        (namespace, name) => words += &format!(" {namespace}/{name}"),
     }
-    if let Some(cluster) = part("cluster") {
+    if !cluster.is_empty() {
         words += &format!(" in {cluster}");
     }
     words
 }
 
 /// Returns how many of the proxies that were sent the change have acknowledged it.
-fn followed(row: &Value) -> Cell {
-    let count = |name: &str| row[name].as_u64().unwrap_or(0);
-    let (proxies, done) = (count("proxies"), count("acknowledged"));
-    match (count("refused"), count("waiting")) {
+fn followed(row: &ChangeEvent) -> Cell {
+    let (proxies, done) = (row.proxies, row.acknowledged);
+    match (row.refused, row.waiting) {
         (0, 0) if proxies == done => format!("{proxies}").into(),
         (0, 0) => Cell::doubtful(format!("{done} of {proxies}")),
         (0, _) => format!("{done} of {proxies}").into(),
@@ -261,7 +257,7 @@ mod tests {
     use serde_json::json;
 
     use super::super::output::Render as _;
-    use super::super::output::tests::LOOK;
+    use super::super::output::tests::{LOOK, sent, typed};
     use super::*;
 
     #[test]
@@ -277,11 +273,12 @@ mod tests {
         let look = OutputStyle { now: today, ..LOOK };
         let mut other = row.clone();
         other[0]["replica"] = json!("strait-b");
-        assert!(EVENTS.table(items(&other), false).render(false, &look).starts_with("7/strait-b "));
-        let shown = EVENTS.table(items(&row), false).render(false, &look);
+        let [other, row]: [Vec<ChangeEvent>; 2] = [typed(other), typed(row)];
+        assert!(EVENTS.table(&other, false).render(false, &look).starts_with("7/strait-b "));
+        let shown = EVENTS.table(&row, false).render(false, &look);
         let expected = "7   12:00:01.250   EndpointSlice shop/web-x in east, 3 more   web.shop.svc.cluster.local: 3 -> 2 endpoints   3 of 4, 1 refused   2.3 ms\n";
         assert_eq!(shown, expected);
-        let later = EVENTS.table(items(&row), false).render(false, &LOOK);
+        let later = EVENTS.table(&row, false).render(false, &LOOK);
         assert_eq!(later, expected.replace("12:00:01", "2026-11-23 12:00:01"));
     }
 
@@ -318,13 +315,13 @@ c.shop   east      1.7 ms       <none>           waiting
 d.shop   east      <none>       1.4 ms           acknowledged
 1 more: only the proxies that were sent the change first and the ones that responded last are stored
 ";
-        assert_eq!(render(&change, &Show::default(), &LOOK), expected);
+        assert_eq!(render(&typed(change), &Show::default(), &LOOK), expected);
     }
 
     #[test]
     fn pending_change_delays_newer_changes_only_for_a_while() {
-        let rows = |waiting: &[u64]| -> Vec<Value> {
-            waiting.iter().map(|waiting| json!({ "waiting": waiting })).collect()
+        let rows = |waiting: &[u32]| -> Vec<Sent<ChangeEvent>> {
+            waiting.iter().map(|waiting| sent(json!({ "waiting": waiting }))).collect()
         };
         assert_eq!(answered(&rows(&[0, 0])), 2);
         assert_eq!(answered(&rows(&[0, 1, 0])), 1);

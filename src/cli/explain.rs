@@ -5,15 +5,17 @@
 use std::collections::BTreeSet;
 
 use clap::{Args, Subcommand};
-use serde_json::Value;
 
 use super::explain_import::{self, ExplainImportArgs};
 use super::explain_policy::{self, ExplainPolicyArgs};
 use super::explain_route::{self, ExplainRouteArgs};
 use super::failure::{CommandFailure, CommandResult, Exit};
 use super::list::{Follow, LastShown, QueryArgs, watch_pause};
-use super::output::{self, Cell, Format, OutputStyle, Show, clean, items, text};
+use super::output::{self, Cell, Format, OutputStyle, Show, clean, text};
 use super::proxy;
+use strait_admin_api::{
+    ExplainedCluster, ExplainedEndpoint, ExplainedStep, Explanation, Proxy, Verdict,
+};
 use strait_base::codes;
 
 /// Codes of gateways that exist but cannot be used.
@@ -101,7 +103,7 @@ impl ExplainArgs {
     ) -> Result<(Exit, String), CommandFailure> {
         let proxy = self.proxy.as_deref().unwrap_or_default();
         let proxy = proxy::one(&self.ask, proxy).await?;
-        let key = proxy::key(&proxy);
+        let key = &proxy.key;
         let asked = self.address.as_deref();
         let mut query = vec![("proxy", key.as_str()), ("hostname", hostname)];
         query.extend(port.map(|port| ("port", port)));
@@ -109,11 +111,12 @@ impl ExplainArgs {
         let answer = self.ask.ask("/debug/explain", &query).await;
         let answer =
             answer.map_err(|failure| failure.or_next("strait proxy list, strait service list"))?;
-        let verdict = verdict(&answer.value, asked);
+        let explanation: Explanation = answer.read()?;
+        let verdict = verdict(&explanation, asked);
         let printed = match self.ask.show.output {
             Format::Json => answer.raw,
             Format::Yaml => output::yaml(&answer.value),
-            _ => render(&answer.value, &proxy, asked, &self.ask.show, &OutputStyle::of_stdout()),
+            _ => render(&explanation, &proxy, asked, &self.ask.show, &OutputStyle::of_stdout()),
         };
         Ok((verdict, printed))
     }
@@ -121,50 +124,51 @@ impl ExplainArgs {
 
 /// Returns the exit code. Unhealthy means that a ready endpoint is withheld, or that there is no
 /// endpoint to send requests to. If one address was requested, only that endpoint is considered.
-pub(super) fn verdict(answer: &Value, asked: Option<&str>) -> Exit {
-    let endpoints = items(&answer["endpoints"]);
-    let withheld = |endpoint: &&Value| endpoint["verdict"] == "withheld";
-    let ready =
-        |endpoint: &&Value| failed_step(endpoint).is_none_or(|step| step["step"] != "ready");
+pub(super) fn verdict(answer: &Explanation, asked: Option<&str>) -> Exit {
+    let endpoints = answer.endpoints.as_slice();
+    let withheld = |endpoint: &&ExplainedEndpoint| endpoint.verdict == Verdict::Withheld;
+    let ready = |endpoint: &&ExplainedEndpoint| {
+        failed_step(endpoint).is_none_or(|step| step.step != "ready")
+    };
     let troubled = match asked {
         Some(_) => endpoints.iter().any(|endpoint| withheld(&endpoint)),
         None => endpoints.iter().filter(withheld).any(|endpoint| ready(&endpoint)),
     };
     let sent = endpoints.iter().any(|endpoint| !withheld(&endpoint));
     // A gateway that does not respond is still sent if its network has no other one.
-    let is_dead = |row: &Value| row["code"] == codes::GATEWAY_DEAD.id;
-    let troubled = troubled || items(&answer["clusters"]).iter().any(is_dead);
+    let is_dead = |row: &ExplainedCluster| row.code.as_deref() == Some(codes::GATEWAY_DEAD.id);
+    let troubled = troubled || answer.clusters.iter().any(is_dead);
     // If the proxy finds endpoints itself, there may be none to show.
-    let finds = asked.is_none() && endpoints.is_empty() && answer["found"].is_string();
+    let finds = asked.is_none() && endpoints.is_empty() && answer.found.is_some();
     if troubled || !(sent || finds) { Exit::Unhealthy } else { Exit::Fine }
 }
 
-fn failed_step(endpoint: &Value) -> Option<&Value> {
-    items(&endpoint["steps"]).iter().find(|step| step["ok"] == false)
+fn failed_step(endpoint: &ExplainedEndpoint) -> Option<&ExplainedStep> {
+    endpoint.steps.iter().find(|step| !step.ok)
 }
 
 /// Renders an explanation. `of` is the proxy's row of `/debug/proxies`.
 pub(super) fn render(
-    answer: &Value,
-    of: &Value,
+    answer: &Explanation,
+    of: &Proxy,
     asked: Option<&str>,
     show: &Show,
     look: &OutputStyle,
 ) -> String {
-    let endpoints = items(&answer["endpoints"]);
+    let endpoints = answer.endpoints.as_slice();
     if show.output == Format::Name {
         return endpoints
             .iter()
-            .map(|one| format!("endpoint/{}:{}\n", text(&one["address"]), text(&one["port"])))
+            .map(|one| format!("endpoint/{}:{}\n", text(&one.address), text(&one.port)))
             .collect();
     }
-    let [hostname, port] = ["hostname", "port"].map(|part| text(&answer[part]));
+    let (hostname, port) = (text(&answer.hostname), answer.port);
     let mut out = format!("{hostname}:{port} as seen by {}\n\n", proxy::display_name(of));
-    let clusters = items(&answer["clusters"]);
-    let found = answer["found"].as_str();
+    let clusters = &answer.clusters;
+    let found = answer.found.as_deref();
     if let Some(found) = found {
         out += &format!("Not sent by the control plane: {}\n", clean(found));
-        let direct = endpoints.iter().filter(|one| one["verdict"] == "direct");
+        let direct = endpoints.iter().filter(|one| one.verdict == Verdict::Direct);
         let direct: Vec<_> = direct.map(socket).collect();
         if !direct.is_empty() {
             out += &format!("Endpoints: {}\n", direct.join(", "));
@@ -190,17 +194,15 @@ pub(super) fn render(
         out += &format!("\nNo cluster has an endpoint {} for this port.\n", clean(address));
     }
     let preferences: BTreeSet<&str> =
-        clusters.iter().filter_map(|row| row["preference"].as_str()).collect();
+        clusters.iter().filter_map(|row| row.preference.as_deref()).collect();
     out.extend(preferences.iter().map(|one| format!("\nPreference {}\n", clean(one))));
-    for note in items(&answer["notes"]) {
+    for note in &answer.notes {
         out += &format!("\nNote: {}\n", text(note));
     }
-    let also = clusters.iter().flat_map(|row| items(&row["alsoWithheld"]));
-    let codes: BTreeSet<&str> =
-        clusters.iter().chain(also).filter_map(|row| row["code"].as_str()).collect();
-    if clusters.iter().any(|row| row["ready"].as_u64() > Some(0))
-        && clusters.iter().all(|row| row["sent"].as_u64() == Some(0))
-    {
+    let first = clusters.iter().filter_map(|row| row.code.as_deref());
+    let also = clusters.iter().flat_map(|row| &row.also_withheld).map(|also| also.code.as_str());
+    let codes: BTreeSet<&str> = first.chain(also).collect();
+    if clusters.iter().any(|row| row.ready > 0) && clusters.iter().all(|row| row.sent == 0) {
         out += "\nThe service is unreachable for this proxy.\n";
     }
     if codes.iter().any(|code| BEHIND_GATEWAYS.contains(code)) {
@@ -214,8 +216,8 @@ pub(super) fn render(
 }
 
 /// Returns `address:port`. A Unix socket on the proxy's own host has no port.
-fn socket(endpoint: &Value) -> String {
-    let [address, port] = ["address", "port"].map(|part| text(&endpoint[part]));
+fn socket(endpoint: &ExplainedEndpoint) -> String {
+    let (address, port) = (text(&endpoint.address), endpoint.port);
     match address.starts_with(['/', '@']) {
         true => format!("unix://{address}"),
         false if address.contains(':') => format!("[{address}]:{port}"),
@@ -223,20 +225,18 @@ fn socket(endpoint: &Value) -> String {
     }
 }
 
-fn cluster(row: &Value, by_itself: bool) -> Vec<Cell> {
-    let [ready, total, sent] =
-        ["ready", "total", "sent"].map(|part| row[part].as_u64().unwrap_or(0));
-    let via = match row["via"].as_str() {
+fn cluster(row: &ExplainedCluster, by_itself: bool) -> Vec<Cell> {
+    let ExplainedCluster { ready, total, sent, .. } = *row;
+    let via = match row.via.as_deref() {
         None => "0".to_owned(),
         Some("direct") => format!("{sent} direct"),
         Some(via) => format!("{sent} via {}", clean(via)),
     };
-    let why = match (row["reason"].as_str(), row["via"].as_str()) {
+    let why = match (&row.reason, row.via.as_deref()) {
         (Some(reason), _) => {
-            let also = items(&row["alsoWithheld"]);
-            let also =
-                also.iter().map(|one| format!("{} {}", text(&one["reason"]), text(&one["code"])));
-            let first = format!("{} {}", clean(reason), text(&row["code"]));
+            let also = row.also_withheld.iter();
+            let also = also.map(|one| format!("{} {}", text(&one.reason), text(&one.code)));
+            let first = format!("{} {}", clean(reason), text(&row.code));
             std::iter::once(first).chain(also).collect::<Vec<_>>().join("; ")
         }
         (None, Some("direct")) if by_itself => "resolved by the proxy itself".into(),
@@ -244,14 +244,14 @@ fn cluster(row: &Value, by_itself: bool) -> Vec<Cell> {
         (None, Some(_)) => "through the gateway of its network".into(),
         (None, None) => "<none>".into(),
     };
-    let why = match row["priority"].as_u64() {
+    let why = match row.priority {
         Some(priority) => format!("{why}; priority {priority}"),
         None => why,
     };
     let ready_of = format!("{ready}/{total}");
     vec![
-        text(&row["cluster"]).into(),
-        text(&row["network"]).into(),
+        text(&row.cluster).into(),
+        text(&row.network).into(),
         if ready == total { ready_of.into() } else { Cell::doubtful(ready_of) },
         if sent < ready { Cell::bad(via) } else { Cell::good(via) },
         why.trim_end_matches(" <none>").into(),
@@ -259,18 +259,20 @@ fn cluster(row: &Value, by_itself: bool) -> Vec<Cell> {
 }
 
 /// Renders the decisions about one endpoint, up to the first negative one.
-fn ladder(endpoint: &Value, look: &OutputStyle) -> String {
-    let [address, port, cluster, network, verdict] =
-        ["address", "port", "cluster", "network", "verdict"].map(|part| text(&endpoint[part]));
-    let verdict = match items(&endpoint["via"]) {
+fn ladder(endpoint: &ExplainedEndpoint, look: &OutputStyle) -> String {
+    let [address, cluster, network] =
+        [&endpoint.address, &endpoint.cluster, &endpoint.network].map(text);
+    let (port, verdict) = (endpoint.port, text(endpoint.verdict.as_str()));
+    let verdict = match endpoint.via.as_slice() {
         [] => verdict,
         via => format!("{verdict} {}", via.iter().map(text).collect::<Vec<_>>().join(", ")),
     };
-    let steps = items(&endpoint["steps"])
+    let steps = endpoint
+        .steps
         .iter()
         .map(|step| {
-            let sign = look.sign(step["ok"] == true);
-            vec!["".into(), sign, text(&step["step"]).into(), text(&step["detail"]).into()]
+            let sign = look.sign(step.ok);
+            vec!["".into(), sign, text(&step.step).into(), text(&step.detail).into()]
         })
         .collect();
     format!("\n{address}:{port} in {cluster} (network {network}): {verdict}\n")

@@ -3,12 +3,12 @@
 //! The command only renders the server's explanation.
 
 use clap::Args;
-use serde_json::Value;
 
 use super::failure::{CommandResult, Exit};
 use super::list::QueryArgs;
-use super::output::{self, Format, items, text};
+use super::output::{self, Format, text};
 use super::proxy;
+use strait_admin_api::{Access, PolicyExplanation};
 
 /// `strait explain policy`.
 #[derive(Debug, Args)]
@@ -38,7 +38,7 @@ pub(crate) struct ExplainPolicyArgs {
 /// Runs `strait explain policy`. Exit code 2 means that the request is denied.
 pub(crate) async fn run(args: &ExplainPolicyArgs) -> CommandResult {
     let proxy = proxy::one(&args.ask, &args.proxy).await?;
-    let key = proxy::key(&proxy);
+    let key = &proxy.key;
     let port = args.port.map(|port| port.to_string());
     let given = [
         ("from", &args.from),
@@ -50,63 +50,65 @@ pub(crate) async fn run(args: &ExplainPolicyArgs) -> CommandResult {
     let mut query = vec![("proxy", key.as_str())];
     query.extend(given.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?))));
     let answer = args.ask.ask("/debug/explain/policy", &query).await?;
-    let allowed = answer.value["http"]["verdict"] == "allow";
+    let explanation: PolicyExplanation = answer.read()?;
+    let allowed = explanation.http.verdict == Access::Allow;
     match args.ask.show.output {
         Format::Json => output::print(&answer.raw)?,
         Format::Yaml => output::print(&output::yaml(&answer.value))?,
-        _ => output::print(&render(&answer.value))?,
+        _ => output::print(&render(&explanation))?,
     }
     Ok(if allowed { Exit::Fine } else { Exit::Unhealthy })
 }
 
 /// Renders the explanation as text.
-pub(super) fn render(answer: &Value) -> String {
-    let mode = &answer["mode"];
-    let by = match &mode["by"] {
-        by if by == "" => "no PeerAuthentication applies".to_owned(),
+pub(super) fn render(answer: &PolicyExplanation) -> String {
+    let mode = &answer.mode;
+    let by = match mode.by.as_str() {
+        "" => "no PeerAuthentication applies".to_owned(),
         by => text(by),
     };
-    let mut out = format!("mode  {}: {by}\n", text(&mode["value"]));
-    if answer["labelsKnown"] == false {
+    let mut out = format!("mode  {}: {by}\n", text(&mode.value));
+    if !answer.labels_known {
         out += "      the pod is unknown, so its labels are unverified: every restricting policy applies to it\n";
     }
-    for note in items(&answer["notes"]) {
-        let [code, path, fact] = ["code", "path", "text"].map(|part| text(&note[part]));
+    for note in &answer.notes {
+        let [code, path, fact] = [&note.code, &note.path, &note.text].map(text);
         out += &format!("note  {code}: {path}: {fact}\n");
     }
-    for (name, verdict) in [("http", &answer["http"]), ("tcp", &answer["tcp"])] {
-        let asked = items(&verdict["asks"]).iter();
-        let asked: Vec<_> = asked
-            .map(|one| format!("{} (by {})", text(&one["provider"]), text(&one["rule"])))
+    for (name, verdict) in [("http", &answer.http), ("tcp", &answer.tcp)] {
+        let asked: Vec<_> = verdict
+            .asks
+            .iter()
+            .map(|one| format!("{} (by {})", text(&one.provider), text(&one.rule)))
             .collect();
-        let given = text(&verdict["verdict"]);
-        let unless = match (&*asked.join(" and "), given == "allow") {
+        let given = text(verdict.verdict.as_str());
+        let unless = match (&*asked.join(" and "), verdict.verdict == Access::Allow) {
             ("", _) | (_, false) => String::new(),
             (asked, true) => format!(", if the provider allows it: {asked}; then"),
         };
-        out += &format!("{name:<5} {given}{unless}: {}\n", text(&verdict["by"]));
-        for step in items(&verdict["steps"]) {
-            let tried = if step["dryRun"] == true { ", dry run" } else { "" };
-            let provider = match &step["provider"] {
-                Value::String(provider) => format!(" by provider {provider}"),
-                _ => String::new(),
+        out += &format!("{name:<5} {given}{unless}: {}\n", text(&verdict.by));
+        for step in &verdict.steps {
+            let tried = if step.dry_run { ", dry run" } else { "" };
+            let provider = match &step.provider {
+                Some(provider) => format!(" by provider {provider}"),
+                None => String::new(),
             };
             out += &format!(
                 "      {}{provider} {}{tried} ({})\n",
-                text(&step["action"]),
-                text(&step["policy"]),
-                text(&step["selected"])
+                text(&step.action),
+                text(&step.policy),
+                text(&step.selected)
             );
-            if let Value::String(fault) = &step["providerFault"] {
+            if let Some(fault) = &step.provider_fault {
                 out += &format!(
                     "        the provider can't be called, so requests are denied: {fault}\n"
                 );
             }
-            for rule in items(&step["rules"]) {
-                let matches = if rule["matches"] == true { "matches" } else { "does not match" };
-                out += &format!("        {} {matches}\n", text(&rule["rule"]));
-                for field in items(&rule["fields"]).iter().filter(|field| field["ok"] == false) {
-                    out += &format!("          {} does not match\n", text(&field["path"]));
+            for rule in &step.rules {
+                let matches = if rule.matches { "matches" } else { "does not match" };
+                out += &format!("        {} {matches}\n", text(&rule.rule));
+                for field in rule.fields.iter().filter(|field| !field.ok) {
+                    out += &format!("          {} does not match\n", text(&field.path));
                 }
             }
         }

@@ -4,12 +4,12 @@
 //! The command only renders the server's explanation.
 
 use clap::Args;
-use serde_json::Value;
 
 use super::failure::{CommandFailure, CommandResult, Exit};
 use super::list::QueryArgs;
-use super::output::{self, Format, items, text};
+use super::output::{self, Format, text};
 use super::proxy;
+use strait_admin_api::{RouteDestination, RouteExplanation, RouteRule};
 
 /// `strait explain route`.
 #[derive(Debug, Args)]
@@ -44,7 +44,7 @@ pub(crate) async fn run(args: &ExplainRouteArgs) -> CommandResult {
     let headers: Vec<String> =
         args.headers.iter().map(|one| header(one)).collect::<Result<_, _>>()?;
     let proxy = proxy::one(&args.ask, &args.proxy).await?;
-    let key = proxy::key(&proxy);
+    let key = &proxy.key;
     let mut query = vec![("proxy", key.as_str()), ("method", &args.method), ("url", &args.url)];
     query.extend(headers.iter().map(|one| ("header", one.as_str())));
     query.extend(args.sni.iter().map(|sni| ("sni", sni.as_str())));
@@ -52,15 +52,16 @@ pub(crate) async fn run(args: &ExplainRouteArgs) -> CommandResult {
     let port = args.http_proxy.map(|port| port.to_string());
     query.extend(port.iter().map(|port| ("httpProxy", port.as_str())));
     let answer = args.ask.ask("/debug/explain/route", &query).await?;
+    let explanation: RouteExplanation = answer.read()?;
     match args.ask.show.output {
         Format::Json => output::print(&answer.raw)?,
         Format::Yaml => output::print(&output::yaml(&answer.value))?,
         _ => {
             let request = format!("{} {}", args.method, args.url);
-            output::print(&render(&request, &answer.value))?;
+            output::print(&render(&request, &explanation))?;
         }
     }
-    Ok(if arrives(&answer.value) { Exit::Fine } else { Exit::Unhealthy })
+    Ok(if arrives(&explanation) { Exit::Fine } else { Exit::Unhealthy })
 }
 
 /// Converts a header to the server's form `NAME: VALUE`. `NAME=VALUE` is accepted too.
@@ -75,82 +76,75 @@ fn header(written: &str) -> Result<String, CommandFailure> {
 }
 
 /// Returns whether the request reaches an endpoint or gets a successful response.
-fn arrives(answer: &Value) -> bool {
-    let has_endpoints = |to: &Value| {
-        to["known"] == true && to["endpoints"] != 0 && to["cluster"] != "BlackHoleCluster"
+fn arrives(answer: &RouteExplanation) -> bool {
+    let has_endpoints = |to: &RouteDestination| {
+        to.known && to.endpoints != Some(0) && to.cluster != "BlackHoleCluster"
     };
-    match answer["answer"].as_u64() {
+    match answer.answer {
         Some(status) => status < 400,
-        None => items(&answer["destinations"]).iter().any(has_endpoints),
+        None => answer.destinations.iter().any(has_endpoints),
     }
 }
 
 /// Renders the explanation as text.
-pub(super) fn render(request: &str, answer: &Value) -> String {
-    let mut out = format!("{} from {}\n", output::clean(request), text(&answer["proxy"]));
+pub(super) fn render(request: &str, answer: &RouteExplanation) -> String {
+    let mut out = format!("{} from {}\n", output::clean(request), text(&answer.proxy));
     let mut line = |name: &str, value: String| out += &format!("  {name:<13} {value}\n");
-    for (name, field) in [
-        ("listener", "listener"),
-        ("chain", "chain"),
-        ("routes", "route"),
-        ("virtual host", "virtualHost"),
+    for (name, value) in [
+        ("listener", &answer.listener),
+        ("chain", &answer.chain),
+        ("routes", &answer.route),
+        ("virtual host", &answer.virtual_host),
     ] {
-        if !answer[field].is_null() {
-            line(name, text(&answer[field]));
+        if value.is_some() {
+            line(name, text(value));
         }
     }
-    if !answer["rule"].is_null() {
-        line("rule", rule(&answer["rule"]));
+    if let Some(deciding) = &answer.rule {
+        line("rule", rule(deciding));
     }
-    for to in items(&answer["destinations"]) {
-        let endpoints = match (&to["known"], &to["endpoints"]) {
-            (Value::Bool(false), _) => "the proxy has no such cluster".to_owned(),
-            (_, Value::Null) => "endpoints are resolved by the client".to_owned(),
-            (_, count) if *count == 1 => "1 endpoint".to_owned(),
-            (_, count) => format!("{count} endpoints"),
+    for to in &answer.destinations {
+        let endpoints = match (to.known, to.endpoints) {
+            (false, _) => "the proxy has no such cluster".to_owned(),
+            (_, None) => "endpoints are resolved by the client".to_owned(),
+            (_, Some(1)) => "1 endpoint".to_owned(),
+            (_, Some(count)) => format!("{count} endpoints"),
         };
-        let share = match items(&answer["destinations"]).len() {
+        let share = match answer.destinations.len() {
             1 => String::new(),
-            _ => format!("weight {}, ", to["weight"]),
+            _ => format!("weight {}, ", to.weight),
         };
-        line("to", format!("{} ({share}{endpoints})", text(&to["cluster"])));
+        line("to", format!("{} ({share}{endpoints})", text(&to.cluster)));
     }
-    if !answer["answer"].is_null() {
-        line("answer", answer["answer"].to_string());
+    if let Some(status) = answer.answer {
+        line("answer", status.to_string());
     }
-    if !answer["location"].is_null() {
-        line("location", text(&answer["location"]));
+    if let Some(location) = &answer.location {
+        line("location", text(location));
     }
-    line("outcome", text(&answer["outcome"]));
-    for note in items(&answer["notes"]) {
+    line("outcome", text(&answer.outcome));
+    for note in &answer.notes {
         line("note", text(note));
     }
-    let lost = items(&answer["lost"]);
-    if !lost.is_empty() {
+    if !answer.lost.is_empty() {
         out += "not decided by\n";
     }
-    for one in lost {
-        out += &format!("  {}: {}\n", rule(&one["rule"]), text(&one["reason"]));
+    for one in &answer.lost {
+        out += &format!("  {}: {}\n", rule(&one.rule), text(&one.reason));
     }
     out
 }
 
 /// Returns the object and the path of a rule.
-fn rule(rule: &Value) -> String {
+fn rule(rule: &RouteRule) -> String {
     let [kind, namespace, name, path] =
-        ["kind", "namespace", "name", "path"].map(|field| text(&rule[field]));
-    let via = match &rule["via"] {
-        Value::Null => String::new(),
-        via => format!(
-            ", delegated by {}/{} {}",
-            text(&via["namespace"]),
-            text(&via["name"]),
-            text(&via["path"])
-        ),
-    };
-    let of_cluster = match &rule["cluster"] {
-        Value::Null => String::new(),
-        cluster => format!(" of cluster {}", text(cluster)),
-    };
+        [&rule.kind, &rule.namespace, &rule.name, &rule.path].map(text);
+    let via = rule.via.as_ref().map(|via| {
+        let (namespace, name) = (text(&via.namespace), text(&via.name));
+        format!(", delegated by {namespace}/{name} {}", text(&via.path))
+    });
+    let via = via.unwrap_or_default();
+    let of_cluster = rule.cluster.as_ref().map(|cluster| format!(" of cluster {}", text(cluster)));
+    let of_cluster = of_cluster.unwrap_or_default();
     format!("{kind} {namespace}/{name}{of_cluster} {path}{via}")
 }

@@ -11,6 +11,10 @@ use super::output::{
     self, Cell, Column, Format, OutputStyle, TableLayout, age, clean, items, text,
 };
 use super::{hold, rollout};
+use strait_admin_api::{
+    HistoryRow, HistoryVersion, HoldStatus, MeshChanges, MeshDiff, SetChange, ValueChange,
+    VersionTime,
+};
 use strait_base::duration::HumanDuration;
 
 /// Show earlier versions of the mesh, and hold or roll back its configuration.
@@ -49,35 +53,35 @@ pub(crate) struct HistoryShowArgs {
     ask: QueryArgs,
 }
 
-const RECORDS: TableLayout = TableLayout {
+const RECORDS: TableLayout<HistoryRow> = TableLayout {
     kind: "version",
-    name: |row| text(&row["version"]),
+    name: |row| text(&row.version),
     columns: &[
-        Column::new("VERSION", |row, _| text(&row["version"]).into()),
-        Column::new("AGE", |row, look| age(&row["at"], look).into()),
-        Column::new("SERVICES", |row, _| text(&row["services"]).into()),
+        Column::new("VERSION", |row, _| text(&row.version).into()),
+        Column::new("AGE", |row, look| age(&row.at, look).into()),
+        Column::new("SERVICES", |row, _| text(&row.services).into()),
         Column::new("ENDPOINTS", |row, _| endpoints(row).into()),
-        Column::new("NETWORKS", |row, _| text(&row["networks"]).into()),
-        Column::new("SETTINGS", |row, _| text(&row["settings"]).into()),
-        Column::new("OBJECTS", |row, _| text(&row["objects"]).into()),
-        Column::new("CONFIGURATION", |row, _| hold::digits(&row["configuration"]).into()),
+        Column::new("NETWORKS", |row, _| text(&row.networks).into()),
+        Column::new("SETTINGS", |row, _| text(&row.settings).into()),
+        Column::new("OBJECTS", |row, _| text(&row.objects).into()),
+        Column::new("CONFIGURATION", |row, _| hold::digits(&row.configuration).into()),
         Column::new("NOTE", |row, _| note(row)),
-        Column::wide("AT", |row, _| text(&row["at"]).into()),
+        Column::wide("AT", |row, _| text(&row.at).into()),
     ],
 };
 
-fn endpoints(row: &Value) -> String {
-    format!("+{} -{}", text(&row["endpointsAdded"]), text(&row["endpointsRemoved"]))
+fn endpoints(row: &HistoryRow) -> String {
+    format!("+{} -{}", row.endpoints_added, row.endpoints_removed)
 }
 
-fn note(row: &Value) -> Cell {
-    if let Some(replica) = row["replica"].as_str() {
+fn note(row: &HistoryRow) -> Cell {
+    if let Some(replica) = &row.replica {
         let replica = clean(replica);
         return format!("of replica {replica}: add --replica {replica}").into();
     }
-    match (row["gap"].as_str(), row["restored"].as_bool()) {
+    match (&row.gap, row.restored) {
         (Some(gap), _) => Cell::doubtful(format!("unknown: {}", clean(gap))),
-        (None, Some(true)) => "before the last start: refer to it by its time".into(),
+        (None, true) => "before the last start: refer to it by its time".into(),
         _ => "".into(),
     }
 }
@@ -100,13 +104,13 @@ async fn list(args: &HistoryListArgs) -> CommandResult {
     let from = if args.last == 0 { 0 } else { all.len().saturating_sub(args.last) };
     let rows = Value::Array(all.get(from..).unwrap_or_default().to_vec());
     let raw = format!("{rows:#}\n");
-    output::print(&RECORDS.render(&raw, &rows, &args.ask.show, &OutputStyle::of_stdout()))?;
+    output::print(&RECORDS.render(&raw, &rows, &args.ask.show, &OutputStyle::of_stdout())?)?;
     if all.is_empty() && args.ask.show.output.is_for_people() {
         tell!("Nothing has been recorded yet.");
     }
     if args.ask.show.output.is_for_people() {
-        let held = args.ask.ask("/debug/hold", &[]).await?;
-        if let Some(line) = hold::line(&held.value, &OutputStyle::of_stdout()) {
+        let held: HoldStatus = args.ask.ask("/debug/hold", &[]).await?.read()?;
+        if let Some(line) = hold::line(&held, &OutputStyle::of_stdout()) {
             output::say(format_args!("{line}"));
         }
     }
@@ -122,10 +126,10 @@ async fn show(args: &HistoryShowArgs) -> CommandResult {
         Format::Json => answer.raw,
         Format::Yaml => output::yaml(&answer.value),
         _ => {
-            let row = &answer.value;
-            let gap = row["gap"].as_str().map(|gap| format!("unknown: {}\n", clean(gap)));
-            let head = format!("version {version}, {} ago\n", age(&row["at"], &look));
-            head + &gap.unwrap_or_default() + &lines(row, None, &look)
+            let row: HistoryVersion = answer.read()?;
+            let gap = row.gap.as_ref().map(|gap| format!("unknown: {}\n", clean(gap)));
+            let head = format!("version {version}, {} ago\n", age(&row.at, &look));
+            head + &gap.unwrap_or_default() + &lines(&row.changes, None, &look)
         }
     })?;
     Ok(Exit::Fine)
@@ -138,15 +142,15 @@ pub(super) async fn diff(at: &str, cluster: Option<&str>, ask: &QueryArgs) -> Co
     let answer = ask.ask("/debug/diff", &[("at", &at)]).await;
     let answer = answer.map_err(|failure| failure.or_next("strait history list"))?;
     let look = OutputStyle::of_stdout();
-    let found = lines(&answer.value, cluster, &look);
+    let diff: MeshDiff = answer.read()?;
+    let found = lines(&diff.changes, cluster, &look);
     output::print(&match ask.show.output {
         Format::Json => answer.raw,
         Format::Yaml => output::yaml(&answer.value),
         _ => {
-            let end = |end: &Value| {
-                format!("version {}, {} ago", text(&end["version"]), age(&end["at"], &look))
-            };
-            let (from, to) = (end(&answer.value["from"]), end(&answer.value["to"]));
+            let end =
+                |end: &VersionTime| format!("version {}, {} ago", end.version, age(&end.at, &look));
+            let (from, to) = (end(&diff.from), end(&diff.to));
             let nothing = if found.is_empty() { "no changes\n" } else { "" };
             format!("- {from}\n+ {to}\n{found}{nothing}")
         }
@@ -170,7 +174,7 @@ fn moment(text: &str, now: Timestamp) -> Result<String, CommandFailure> {
 
 /// Renders the changes: a heading for each service, network and setting, and a line for each added
 /// or removed item.
-fn lines(answer: &Value, cluster: Option<&str>, look: &OutputStyle) -> String {
+fn lines(changes: &MeshChanges, cluster: Option<&str>, look: &OutputStyle) -> String {
     let mut out = String::new();
     let sign = |gone: bool, text: String| {
         let cell = match gone {
@@ -186,18 +190,17 @@ fn lines(answer: &Value, cluster: Option<&str>, look: &OutputStyle) -> String {
         };
         of(was, true) + &of(is, false)
     };
-    let set = |set: &Value| -> String {
-        let of = |name: &str, gone| {
-            let all = items(&set[name]).iter();
-            all.map(move |one| sign(gone, text(one))).collect::<String>()
-        };
-        of("removed", true) + &of("added", false)
+    let set = |set: &SetChange| -> String {
+        let of =
+            |all: &[String], gone| all.iter().map(|one| sign(gone, text(one))).collect::<String>();
+        of(&set.removed, true) + &of(&set.added, false)
     };
+    // The form of a definition is that of the server's release.
     let fields = |of: &Value| of.as_object().cloned().unwrap_or_default();
-    for (host, service) in fields(&answer["services"]) {
+    for (host, service) in &changes.services {
         let mut part = String::new();
-        if let Some(definition) = service["definition"].as_object().filter(|_| cluster.is_none()) {
-            let (before, after) = (&definition["before"], &definition["after"]);
+        if let Some(definition) = service.definition.as_ref().filter(|_| cluster.is_none()) {
+            let ValueChange { before, after } = definition;
             match (before.is_null(), after.is_null()) {
                 (true, _) => part += "  added\n",
                 (_, true) => part += "  removed\n",
@@ -211,35 +214,32 @@ fn lines(answer: &Value, cluster: Option<&str>, look: &OutputStyle) -> String {
                 }
             }
         }
-        for (id, endpoints) in fields(&service["endpoints"]) {
+        for (id, endpoints) in &service.endpoints {
             if cluster.is_none_or(|wanted| wanted == id) {
-                let id = if id.is_empty() { "<none>".to_owned() } else { clean(&id) };
-                part += &format!("  endpoints of {id}\n{}", set(&endpoints));
+                part += &format!("  endpoints of {}\n{}", text(id), set(endpoints));
             }
         }
         if !part.is_empty() {
-            out += &format!("service {}\n{part}", clean(&host));
+            out += &format!("service {}\n{part}", clean(host));
         }
     }
     if cluster.is_some() {
         return out;
     }
-    for (network, gateways) in fields(&answer["networks"]) {
-        out += &format!("gateways of network {}\n{}", clean(&network), set(&gateways));
+    for (network, gateways) in &changes.networks {
+        out += &format!("gateways of network {}\n{}", clean(network), set(gateways));
     }
-    for (field, value) in fields(&answer["settings"]) {
-        let (was, is) = (&value["before"], &value["after"]);
-        out += &format!("setting {}\n", clean(&field));
+    for (field, ValueChange { before: was, after: is }) in &changes.settings {
+        out += &format!("setting {}\n", clean(field));
         out += &values(was, is);
     }
-    for (name, value) in fields(&answer["objects"]) {
-        let (was, is) = (&value["before"], &value["after"]);
+    for (name, ValueChange { before: was, after: is }) in &changes.objects {
         let word = match (was.is_null(), is.is_null()) {
             (true, _) => "added",
             (_, true) => "removed",
             _ => "changed",
         };
-        out += &format!("object {}\n  {word}\n{}", clean(&object_name(&name)), values(was, is));
+        out += &format!("object {}\n  {word}\n{}", clean(&object_name(name)), values(was, is));
     }
     out
 }
@@ -257,7 +257,7 @@ fn object_name(name: &str) -> String {
 mod tests {
     use serde_json::json;
 
-    use super::super::output::tests::LOOK;
+    use super::super::output::tests::{LOOK, typed};
     use super::*;
 
     #[test]
@@ -314,10 +314,11 @@ object VirtualService shop/web
   removed
     - dd
 ";
+        let answer: MeshChanges = typed(answer);
         assert_eq!(lines(&answer, None, &LOOK), expected);
         let west = "service web.shop\n  endpoints of west\n    - 10.0.0.9:80 in n2\n";
         assert_eq!(lines(&answer, Some("west"), &LOOK), west);
-        assert_eq!(lines(&json!({ "services": {} }), None, &LOOK), "");
+        assert_eq!(lines(&MeshChanges::default(), None, &LOOK), "");
     }
 
     #[test]

@@ -8,7 +8,10 @@ use super::client::{AdminClient, Connect};
 use super::consent::Consent;
 use super::diff;
 use super::failure::{CommandResult, Exit};
-use super::output::{self, Format, OutputStyle, Show, age, clean, items, text};
+use super::output::{self, Format, OutputStyle, Sent, Show, Shown, age, clean, text};
+use strait_admin_api::{
+    ChangePreview, HoldPreview, HoldReplicas, HoldSharing, HoldStatus, ObjectAction,
+};
 
 /// Number of shown digits of a configuration's name.
 const DIGITS_SHOWN: usize = 12;
@@ -79,46 +82,48 @@ async fn hold(configuration: Option<&str>, args: &HoldArgs) -> CommandResult {
         question["configuration"] = json!(configuration);
     }
     let foreseen = client.post("/debug/hold", &[], &question).await;
-    let foreseen = foreseen.map_err(|failure| failure.or_next("strait history list"))?.value;
+    let foreseen = foreseen.map_err(|failure| failure.or_next("strait history list"))?;
+    let foreseen: HoldPreview = foreseen.read()?;
     let plan = plan(&foreseen, &OutputStyle::of_stdout());
     if !args.consent.given(&plan).await? {
         return Ok(Exit::Fine);
     }
     // Exactly the configuration of the plan, even if another one is active by now.
-    let looked_at = &foreseen["configuration"];
+    let looked_at = &foreseen.configuration;
     let by = args.by.clone().unwrap_or_else(user_and_host);
     let question = json!({
         "configuration": looked_at, "withAccess": args.with_access, "by": by, "reason": args.reason,
     });
-    done(&client.post("/api/hold", &[], &question).await?.value, &args.show)
+    done(client.post("/api/hold", &[], &question).await?.value, &args.show)
 }
 
 /// Runs `strait history release`.
 pub(super) async fn release(args: &ReleaseArgs) -> CommandResult {
     let client = AdminClient::new(&args.connect).await?;
-    let state = client.get("/debug/hold", &[]).await?.value;
-    let plan = match state["held"].is_null() && state["lost"].is_string() {
-        true => format!("The current objects are already active: {}\n", text(&state["lost"])),
-        false => {
+    let state: HoldStatus = client.get("/debug/hold", &[]).await?.read()?;
+    let plan = match (&state.held, &state.lost) {
+        (None, Some(lost)) => format!("The current objects are already active: {}\n", text(lost)),
+        _ => {
             let foreseen = client.post("/debug/hold", &[], &json!({ "release": true })).await?;
             let look = OutputStyle::of_stdout();
             let head = "The current objects would take effect again.\n";
-            format!("{head}{}", changes(&foreseen.value, &look))
+            format!("{head}{}", changes(foreseen.read()?, &look))
         }
     };
     if !args.consent.given(&plan).await? {
         return Ok(Exit::Fine);
     }
-    done(&client.post("/api/release", &[], &json!({})).await?.value, &args.show)
+    done(client.post("/api/release", &[], &json!({})).await?.value, &args.show)
 }
 
 /// Prints the new state.
-fn done(state: &Value, show: &Show) -> CommandResult {
+fn done(state: Value, show: &Show) -> CommandResult {
+    let state: Sent<HoldStatus> = Sent::of(state)?;
     output::print(&match show.output {
-        Format::Json => format!("{state:#}\n"),
-        Format::Yaml => output::yaml(state),
-        _ => line(state, &OutputStyle::of_stdout()).unwrap_or_else(|| {
-            let others = match not_shared(state) {
+        Format::Json => format!("{:#}\n", state.value),
+        Format::Yaml => output::yaml(&state.value),
+        _ => line(&state, &OutputStyle::of_stdout()).unwrap_or_else(|| {
+            let others = match not_shared(&state.replicas) {
                 Some(fact) => format!(" Other replicas may still hold it: {fact}"),
                 None => String::new(),
             };
@@ -129,99 +134,91 @@ fn done(state: &Value, show: &Show) -> CommandResult {
 }
 
 /// Returns a description of the held configuration, if any, in one or two lines.
-pub(super) fn line(state: &Value, look: &OutputStyle) -> Option<String> {
-    let held = &state["held"];
-    if held.is_null() {
-        return None;
-    }
-    let by = match text(&held["by"]) {
-        by if by.is_empty() => String::new(),
-        by => format!(" by {by}"),
-    };
-    let reason = match text(&held["reason"]) {
-        reason if reason.is_empty() => String::new(),
-        reason => format!(": {reason}"),
-    };
-    let access = match held["withAccess"] == true {
+pub(super) fn line(hold: &HoldStatus, look: &OutputStyle) -> Option<String> {
+    let held = hold.held.as_ref()?;
+    let (by, reason) = (text(&held.by), text(&held.reason));
+    let access = match held.with_access {
         true => "Access policies are held as well.",
         false => "Access policies are not held.",
     };
-    let restart = match held["durable"] == true {
+    let restart = match held.durable {
         true => "",
         false => " It is lost at a restart, because there is no state directory.",
     };
-    let others = match (not_shared(held), held["replicas"]["state"] == "all") {
+    let others = match (not_shared(&held.replicas), &held.replicas.state) {
         (Some(fact), _) => format!(" Other replicas may not hold it: {fact}"),
-        (None, true) => " All replicas hold it.".to_owned(),
-        (None, false) => String::new(),
+        (None, HoldSharing::All) => " All replicas hold it.".to_owned(),
+        (None, _) => String::new(),
     };
-    let id = digits(&held["configuration"]);
-    let since = age(&held["since"], look);
-    let waiting = match held["waiting"].as_u64().unwrap_or_default() {
+    let id = digits(&held.configuration);
+    let since = age(&held.since, look);
+    let waiting = match held.waiting {
         0 => "no changes wait".to_owned(),
         1 => "1 change waits".to_owned(),
         more => format!("{more} changes wait"),
     };
     Some(format!(
-        "Configuration {id} has been held for {since}{by}{reason}; {waiting}. {access}{restart}{others}\n"
+        "Configuration {id} has been held for {since} by {by}: {reason}; {waiting}. {access}{restart}{others}\n"
     ))
 }
 
 /// Returns the reason why other replicas may hold a different configuration.
-pub(super) fn not_shared(of: &Value) -> Option<String> {
-    let is = of["replicas"]["state"] == "thisOne";
-    is.then(|| text(&of["replicas"]["fact"]))
+pub(super) fn not_shared(replicas: &HoldReplicas) -> Option<String> {
+    (replicas.state == HoldSharing::ThisOne).then(|| text(&replicas.fact))
 }
 
 /// Returns the first digits of a configuration's name.
-pub(super) fn digits(id: &Value) -> String {
+pub(super) fn digits<T: Shown>(id: &T) -> String {
     text(id).chars().take(DIGITS_SHOWN).collect()
 }
 
-fn plan(foreseen: &Value, look: &OutputStyle) -> String {
-    let id = digits(&foreseen["configuration"]);
-    let what = match foreseen["withAccess"] == true {
+fn plan(foreseen: &HoldPreview, look: &OutputStyle) -> String {
+    let id = digits(&foreseen.configuration);
+    let what = match foreseen.with_access {
         true => "traffic rules, mesh config, mesh networks and access policies",
         false => "traffic rules, mesh config and mesh networks, not access policies",
     };
-    let head = match foreseen["configuration"] == foreseen["inForce"] {
+    let head = match foreseen.configuration == foreseen.in_force {
         true => format!("The active configuration {id} would be held: {what}.\n"),
         false => format!(
             "Configuration {id} would replace {} in all proxies and be held: {what}.\n",
-            digits(&foreseen["inForce"])
+            digits(&foreseen.in_force)
         ),
     };
     format!(
         "{head}Pods, endpoints, clusters, ServiceEntries and certificates are still updated. Later changes to objects wait.\n{}",
-        changes(foreseen, look)
+        changes(foreseen.clone(), look)
     )
 }
 
 /// Describes the changes and the affected proxies.
-fn changes(foreseen: &Value, look: &OutputStyle) -> String {
+fn changes(foreseen: HoldPreview, look: &OutputStyle) -> String {
     let mut out = String::new();
-    for (field, name) in [("meshConfig", "the mesh config"), ("meshNetworks", "the mesh networks")]
+    for (changes, name) in
+        [(foreseen.mesh_config, "the mesh config"), (foreseen.mesh_networks, "the mesh networks")]
     {
-        if foreseen[field] == true {
+        if changes {
             out += &format!("{name} would change\n");
         }
     }
-    if foreseen["meshNetworks"] == true {
+    if foreseen.mesh_networks {
         out += "  the resulting gateways are not computed in advance\n";
     }
-    for row in items(&foreseen["objects"]) {
-        let [kind, namespace, name] = ["kind", "namespace", "name"].map(|field| text(&row[field]));
-        let action = match row["action"].as_str() {
-            Some("new") => "would take effect",
-            Some("removed") => "would no longer take effect",
+    for row in &foreseen.objects {
+        let [kind, namespace, name] = [&row.kind, &row.namespace, &row.name].map(text);
+        let action = match row.action {
+            ObjectAction::New => "would take effect",
+            ObjectAction::Removed => "would no longer take effect",
             _ => "would take effect in a different form",
         };
         out += &format!("{kind} {namespace}/{name} {action}\n");
     }
-    let of_proxies = json!({
-        "objects": [], "affected": foreseen["affected"],
-        "unaffected": foreseen["unaffected"], "notLookedAt": foreseen["notLookedAt"],
-    });
+    let of_proxies = ChangePreview {
+        affected: foreseen.affected,
+        unaffected: foreseen.unaffected,
+        not_looked_at: foreseen.not_looked_at,
+        ..ChangePreview::default()
+    };
     out + &diff::render(&of_proxies, false, look)
 }
 
@@ -237,30 +234,31 @@ pub(super) fn user_and_host() -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::output::tests::LOOK;
+    use super::super::output::tests::{LOOK, typed};
     use super::*;
 
     #[test]
     fn held_configuration_is_described_in_one_line() {
         let mut state = json!({ "held": null });
-        assert_eq!(line(&state, &LOOK), None);
+        let line = |state: &Value| line(&typed(state.clone()), &LOOK);
+        assert_eq!(line(&state), None);
         state["held"] = json!({
-            "configuration": "0123456789abcdef0123456789abcdef", "since": null, "by": "alice",
+            "configuration": "0123456789abcdef0123456789abcdef", "since": "2026-11-29T00:00:00Z", "by": "alice",
             "reason": "5xx since noon", "withAccess": false, "durable": true, "waiting": 2,
         });
-        let told = line(&state, &LOOK).expect("a line");
+        let told = line(&state).expect("a line");
         assert!(told.starts_with("Configuration 0123456789ab has been held for "), "{told}");
         let end = " by alice: 5xx since noon; 2 changes wait. Access policies are not held.\n";
         assert!(told.ends_with(end), "{told}");
         state["held"]["durable"] = json!(false);
-        assert!(line(&state, &LOOK).expect("a line").contains("It is lost at a restart"));
+        assert!(line(&state).expect("a line").contains("It is lost at a restart"));
         for (replicas, told) in [
             (json!({ "state": "all" }), "All replicas hold it.\n"),
             (json!({ "state": "thisOne", "fact": "403" }), "Other replicas may not hold it: 403\n"),
             (json!({ "state": "alone" }), "because there is no state directory.\n"),
         ] {
             state["held"]["replicas"] = replicas;
-            let line = line(&state, &LOOK).expect("a line");
+            let line = line(&state).expect("a line");
             assert!(line.ends_with(told), "{line}");
         }
     }
@@ -272,7 +270,7 @@ mod tests {
             "objects": [{ "kind": "VirtualService", "namespace": "shop", "name": "web", "action": "changed" }],
             "meshConfig": true, "meshNetworks": false, "affected": [], "unaffected": 3, "notLookedAt": 0,
         });
-        let told = plan(&foreseen, &LOOK);
+        let told = plan(&typed(foreseen), &LOOK);
         let expected = "\
 Configuration aaaaaaaaaaaa would replace bbbbbbbbbbbb in all proxies and be held: traffic rules, mesh config and mesh networks, not access policies.
 Pods, endpoints, clusters, ServiceEntries and certificates are still updated. Later changes to objects wait.

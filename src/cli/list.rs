@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::Args;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use super::client::{AdminClient, AdminResponse, Connect};
 use super::failure::{CommandFailure, CommandResult, Exit};
-use super::output::{self, Format, OutputStyle, Show, TableLayout, items};
+use super::output::{self, Format, OutputStyle, Sent, Show, TableLayout, items};
 use strait_base::duration::HumanDuration;
 
 /// Flags of every command that shows objects: the control plane to query, and the output format.
@@ -77,7 +78,8 @@ pub(super) async fn follow_pause() {
 #[derive(Debug, Default)]
 pub(super) struct LastShown {
     whole: Option<Value>,
-    rows: BTreeMap<String, Value>,
+    /// The rows by name, and by number among the rows with the same name.
+    rows: BTreeMap<(String, usize), Value>,
 }
 
 impl LastShown {
@@ -98,16 +100,18 @@ impl LastShown {
     }
 
     /// Returns the rows that are new or changed.
-    fn changed(&mut self, rows: &[Value], name: fn(&Value) -> String) -> Vec<Value> {
+    fn changed<T>(&mut self, rows: &[Sent<T>], name: fn(&T) -> String) -> Vec<Value> {
         let mut changed = Vec::new();
         let mut now = BTreeMap::new();
         for row in rows {
-            let lasting = lasting(row);
+            let lasting = lasting(&row.value);
             // Entries with the same name, for example an entry on standby, are distinguished by
-            // their Secrets.
-            let key = format!("{} {}", name(row), row["secret"]);
+            // their order.
+            let name = name(row);
+            let before = now.keys().filter(|(known, _): &&(String, usize)| *known == name).count();
+            let key = (name, before);
             if self.rows.get(&key) != Some(&lasting) {
-                changed.push(row.clone());
+                changed.push(row.value.clone());
             }
             now.insert(key, lasting);
         }
@@ -130,19 +134,19 @@ fn lasting(value: &Value) -> Value {
 }
 
 /// A kind of object that the admin API lists.
-pub(crate) struct ListedKind {
+pub(crate) struct ListedKind<T: 'static> {
     /// Path of the list in the admin API.
     pub(crate) path: &'static str,
     /// Layout of the list.
-    pub(crate) listing: TableLayout,
+    pub(crate) listing: TableLayout<T>,
     /// Finds the object with a name. A name that matches several objects is an error.
-    pub(crate) find: for<'a> fn(&'a [Value], &str) -> Result<Option<&'a Value>, CommandFailure>,
+    pub(crate) find: for<'a> fn(&'a [Sent<T>], &str) -> Result<Option<&'a Sent<T>>, CommandFailure>,
     /// Verb phrase for the error that no object has this name, for example "is connected".
     pub(crate) does: &'static str,
     /// Next step if no object has a name.
     pub(crate) next: &'static str,
     /// Describes one object for people.
-    pub(crate) describe: fn(&Value, &Show, &OutputStyle) -> String,
+    pub(crate) describe: fn(&T, &Show, &OutputStyle) -> String,
 }
 
 impl QueryArgs {
@@ -156,10 +160,14 @@ impl QueryArgs {
     }
 
     /// Prints the objects at `path`.
-    async fn list(&self, path: &str, listing: &TableLayout) -> CommandResult {
+    async fn list<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        listing: &TableLayout<T>,
+    ) -> CommandResult {
         let answer = self.ask(path, &[]).await?;
         let look = OutputStyle::of_stdout();
-        output::print(&listing.render(&answer.raw, &answer.value, &self.show, &look))?;
+        output::print(&listing.render(&answer.raw, &answer.value, &self.show, &look)?)?;
         if items(&answer.value).is_empty() && self.show.output.is_for_people() {
             tell!("No {} exists yet.", listing.kind);
         }
@@ -167,16 +175,21 @@ impl QueryArgs {
     }
 
     /// Prints the objects at `path` and then each change, until terminated.
-    async fn watch_list(&self, path: &str, listing: &TableLayout) -> CommandResult {
+    async fn watch_list<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        listing: &TableLayout<T>,
+    ) -> CommandResult {
         let mut shown = LastShown::default();
         let mut show = self.show.clone();
         loop {
             let answer = self.ask(path, &[]).await?;
-            let changed = shown.changed(items(&answer.value), listing.name);
+            let changed = shown.changed(&answer.rows::<T>()?, listing.name);
             if !changed.is_empty() {
                 let changed = Value::Array(changed);
                 let raw = format!("{changed:#}\n");
-                output::print(&listing.render(&raw, &changed, &show, &OutputStyle::of_stdout()))?;
+                let look = OutputStyle::of_stdout();
+                output::print(&listing.render(&raw, &changed, &show, &look)?)?;
                 show.no_headers = true;
             }
             watch_pause().await;
@@ -196,7 +209,11 @@ pub(crate) struct ListArgs {
 
 impl ListArgs {
     /// Prints the objects at `path`, and with `--watch` their changes.
-    pub(crate) async fn run(&self, path: &str, listing: &TableLayout) -> CommandResult {
+    pub(crate) async fn run<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        listing: &TableLayout<T>,
+    ) -> CommandResult {
         match self.watch {
             true => self.ask.watch_list(path, listing).await,
             false => self.ask.list(path, listing).await,
@@ -218,47 +235,47 @@ impl GetOne {
     ///
     /// # Errors
     /// If no object has that name, or waiting for it timed out.
-    pub(crate) async fn run(
+    pub(crate) async fn run<T: DeserializeOwned + Clone>(
         &self,
-        kind: &ListedKind,
+        kind: &ListedKind<T>,
         name: &str,
-        is_well: fn(&Value) -> bool,
-    ) -> Result<Value, CommandFailure> {
+        is_well: fn(&T) -> bool,
+    ) -> Result<T, CommandFailure> {
         let deadline = self.follow.wait.deadline();
         let mut shown = LastShown::default();
         loop {
-            let answer = self.ask.ask(kind.path, &[]).await?;
-            let row = kind.named(items(&answer.value), name);
+            let rows = self.ask.ask(kind.path, &[]).await?.rows()?;
+            let row = kind.named(&rows, name);
             // The object may not exist yet.
             if !row.as_ref().is_ok_and(|row| is_well(row)) && deadline.pause().await {
                 continue;
             }
             let row = row?;
-            shown.whole(row, &kind.one(row, &self.ask.show, &OutputStyle::of_stdout()))?;
+            shown.whole(&row.value, &kind.one(row, &self.ask.show, &OutputStyle::of_stdout()))?;
             if !self.follow.watch {
                 return match deadline.0 {
                     Some(_) if !is_well(row) => Err(self.in_vain(kind, name)),
-                    _ => Ok(row.clone()),
+                    _ => Ok(T::clone(row)),
                 };
             }
             watch_pause().await;
         }
     }
 
-    fn in_vain(&self, kind: &ListedKind, name: &str) -> CommandFailure {
+    fn in_vain<T>(&self, kind: &ListedKind<T>, name: &str) -> CommandFailure {
         let limit = self.follow.wait.wait.map(|wait| wait.to_string()).unwrap_or_default();
         let fact = format!("{} {name:?} is still not healthy after {limit}", kind.listing.kind);
         CommandFailure::new(Exit::TimedOut, fact)
     }
 }
 
-impl ListedKind {
+impl<T> ListedKind<T> {
     /// Returns the object with that name.
     pub(crate) fn named<'a>(
         &self,
-        rows: &'a [Value],
+        rows: &'a [Sent<T>],
         name: &str,
-    ) -> Result<&'a Value, CommandFailure> {
+    ) -> Result<&'a Sent<T>, CommandFailure> {
         (self.find)(rows, name)?.ok_or_else(|| {
             CommandFailure::failed(format!("no {} {name:?} {}", self.listing.kind, self.does))
                 .next(self.next)
@@ -266,12 +283,12 @@ impl ListedKind {
     }
 
     /// Renders one object in the requested format.
-    pub(crate) fn one(&self, row: &Value, show: &Show, look: &OutputStyle) -> String {
+    pub(crate) fn one(&self, row: &Sent<T>, show: &Show, look: &OutputStyle) -> String {
         match show.output {
             Format::Table | Format::Wide => (self.describe)(row, show, look),
-            Format::Json => format!("{row:#}\n"),
-            Format::Yaml => output::yaml(row),
-            Format::Name => self.listing.render("", &Value::Array(vec![row.clone()]), show, look),
+            Format::Json => format!("{:#}\n", row.value),
+            Format::Yaml => output::yaml(&row.value),
+            Format::Name => format!("{}/{}\n", self.listing.kind, (self.listing.name)(row)),
         }
     }
 }

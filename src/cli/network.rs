@@ -1,14 +1,12 @@
 //! `strait network`: the networks and their gateways.
 
 use clap::{Args, Subcommand};
-use serde_json::Value;
 
 use super::failure::{CommandResult, Exit};
 use super::list::{GetOne, ListArgs, ListedKind};
 use super::network_join::JoinArgs;
-use super::output::{
-    self, Cell, Column, Format, OutputStyle, Render, Show, TableLayout, items, text,
-};
+use super::output::{self, Cell, Column, Format, OutputStyle, Render, Show, TableLayout, text};
+use strait_admin_api::{Network, NetworkGateway};
 
 /// Show networks and their gateways.
 #[derive(Debug, Subcommand)]
@@ -30,7 +28,7 @@ pub(crate) struct NetworkGetArgs {
 }
 
 /// Networks, as the admin API lists them.
-pub(crate) const NETWORKS: ListedKind = ListedKind {
+pub(crate) const NETWORKS: ListedKind<Network> = ListedKind {
     path: "/debug/networks",
     does: "is known",
     next: "strait network list",
@@ -38,37 +36,37 @@ pub(crate) const NETWORKS: ListedKind = ListedKind {
     // have as its value.
     find: |rows, name| {
         let name = if name == "<none>" { "" } else { name };
-        Ok(rows.iter().find(|row| row["network"] == name))
+        Ok(rows.iter().find(|row| row.network == name))
     },
     describe,
     listing: TableLayout {
         kind: "network",
-        name: |row| text(&row["network"]),
+        name: |row| text(&row.network),
         columns: &[
-            Column::new("NETWORK", |row, _| text(&row["network"]).into()),
+            Column::new("NETWORK", |row, _| text(&row.network).into()),
             Column::new("GATEWAYS", |row, _| gateways(row)),
-            Column::new("CLUSTERS", |row, _| text(&row["clusters"]).into()),
+            Column::new("CLUSTERS", |row, _| text(&row.clusters).into()),
         ],
     },
 };
 
-const GATEWAYS: TableLayout = TableLayout {
+const GATEWAYS: TableLayout<NetworkGateway> = TableLayout {
     kind: "gateway",
     name: socket,
     columns: &[
         Column::new("GATEWAY", |row, _| socket(row).into()),
-        Column::new("HOSTNAME", |row, _| text(&row["hostname"]).into()),
-        Column::new("TTL", |row, _| match row["ttlSeconds"].as_u64() {
+        Column::new("HOSTNAME", |row, _| text(&row.hostname).into()),
+        Column::new("TTL", |row, _| match row.ttl_seconds {
             Some(ttl) => format!("{ttl}s").into(),
             None => "<none>".into(),
         }),
-        Column::new("CLUSTER", |row, _| text(&row["cluster"]).into()),
-        Column::new("STATE", |row, _| match is_dead(row) {
+        Column::new("CLUSTER", |row, _| text(&row.cluster).into()),
+        Column::new("STATE", |row, _| match row.dead {
             true => Cell::bad("dead"),
             false => "in use".into(),
         }),
-        Column::new("SOURCE", |row, _| text(&row["source"]).into()),
-        Column::wide("HBONE PORT", |row, _| text(&row["hbonePort"]).into()),
+        Column::new("SOURCE", |row, _| text(&row.source).into()),
+        Column::wide("HBONE PORT", |row, _| text(&row.hbone_port).into()),
     ],
 };
 
@@ -83,14 +81,12 @@ pub(crate) async fn run(command: &NetworkCommand) -> CommandResult {
     }
 }
 
-fn describe(row: &Value, show: &Show, look: &OutputStyle) -> String {
-    let head = vec![
-        ("Network", text(&row["network"]).into()),
-        ("Clusters", text(&row["clusters"]).into()),
-    ];
-    let gateways = items(&row["gateways"]);
+fn describe(row: &Network, show: &Show, look: &OutputStyle) -> String {
+    let head =
+        vec![("Network", text(&row.network).into()), ("Clusters", text(&row.clusters).into())];
+    let gateways = &row.gateways;
     let mut out = output::describe(head, look);
-    let pending = items(&row["pending"]);
+    let pending = &row.pending;
     if gateways.is_empty() {
         out += "\nNo gateway: endpoints of this network are withheld from proxies in other networks.\n";
         out += if pending.is_empty() { "help: strait help STR0401\n" } else { "" };
@@ -98,15 +94,17 @@ fn describe(row: &Value, show: &Show, look: &OutputStyle) -> String {
         out.push('\n');
         let wide = show.output == Format::Wide;
         out += &GATEWAYS.table(gateways, wide).render(!show.no_headers, look);
-        if gateways.iter().any(is_dead) {
+        if gateways.iter().any(|gateway| gateway.dead) {
             out += "\nA dead gateway does not respond; proxies receive the other gateways, or all if none responds.\nhelp: strait help STR0409\n";
         }
     }
     for gateway in pending {
-        let (source, reason) = (text(&gateway["source"]), text(&gateway["reason"]));
-        let cluster = gateway["cluster"].as_str().filter(|cluster| !cluster.is_empty());
-        let of = cluster.map_or_else(String::new, |cluster| format!(" of cluster {cluster}"));
-        let code = gateway["code"].as_str().unwrap_or("STR0402");
+        let (source, reason) = (text(&gateway.source), text(&gateway.reason));
+        let of = match gateway.cluster.as_str() {
+            "" => String::new(),
+            cluster => format!(" of cluster {cluster}"),
+        };
+        let code = gateway.code.as_deref().unwrap_or("STR0402");
         out += &format!(
             "\nNot used: {source}{of}: {reason}\nhelp: strait help {}\n",
             output::clean(code)
@@ -115,14 +113,14 @@ fn describe(row: &Value, show: &Show, look: &OutputStyle) -> String {
     out
 }
 
-fn gateways(row: &Value) -> Cell {
-    let all = items(&row["gateways"]);
-    let one = |gateway: &Value| match is_dead(gateway) {
+fn gateways(row: &Network) -> Cell {
+    let all = &row.gateways;
+    let one = |gateway: &NetworkGateway| match gateway.dead {
         true => format!("{} (dead)", socket(gateway)),
         false => socket(gateway),
     };
     let sockets = all.iter().map(one).collect::<Vec<_>>().join(", ");
-    match all.iter().filter(|gateway| is_dead(gateway)).count() {
+    match all.iter().filter(|gateway| gateway.dead).count() {
         _ if all.is_empty() => Cell::doubtful("<none>"),
         0 => sockets.into(),
         dead if dead < all.len() => Cell::doubtful(sockets),
@@ -130,18 +128,19 @@ fn gateways(row: &Value) -> Cell {
     }
 }
 
-/// Returns whether the gateway was probed (`--probe-gateways`) and does not respond.
-fn is_dead(gateway: &Value) -> bool {
-    gateway["dead"] == true
-}
-
 /// Returns whether other networks can reach this network.
-fn can_be_entered(row: &Value) -> bool {
-    items(&row["gateways"]).iter().any(|gateway| !is_dead(gateway))
+fn can_be_entered(row: &Network) -> bool {
+    row.gateways.iter().any(|gateway| !gateway.dead)
 }
 
 /// Returns `address:port` of a gateway.
-pub(super) fn socket(gateway: &Value) -> String {
-    let (address, port) = (text(&gateway["address"]), text(&gateway["port"]));
+pub(super) fn socket(gateway: &NetworkGateway) -> String {
+    let (address, port) = (text(&gateway.address), text(&gateway.port));
     if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") }
+}
+
+/// Returns the cluster and the source of each gateway of a network, usable or not.
+pub(super) fn gateway_sources(network: &Network) -> impl Iterator<Item = (&str, &str)> {
+    let usable = network.gateways.iter().map(|one| (&*one.cluster, &*one.source));
+    usable.chain(network.pending.iter().map(|one| (&*one.cluster, &*one.source)))
 }

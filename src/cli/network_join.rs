@@ -13,6 +13,7 @@ use super::cluster::api::{ClusterApi, full_name, kubeconfigs};
 use super::cluster::{ClusterChange, done};
 use super::failure::{CommandFailure, CommandResult, Exit};
 use super::output::{self, items, text};
+use strait_admin_api::Network;
 use strait_base::codes;
 use strait_kube_client::{Access, Loopback};
 use strait_model::{GATEWAY_PORT_LABEL, NETWORK_LABEL, gateway_port};
@@ -126,12 +127,12 @@ async fn entered_by(args: &JoinArgs, remote: &ClusterApi) -> Vec<String> {
         .collect();
     let known = async {
         let client = AdminClient::new(&Connect::beside(&args.server)).await?;
-        Ok::<_, CommandFailure>(client.get("/debug/networks", &[]).await?.value)
+        client.get("/debug/networks", &[]).await?.read::<Vec<Network>>()
     };
     let known = known.await.unwrap_or_default();
-    for network in items(&known).iter().filter(|row| row["network"] == args.network) {
-        for gateway in items(&network["gateways"]) {
-            let source = text(&gateway["source"]);
+    for network in known.iter().filter(|row| row.network == args.network) {
+        for gateway in &network.gateways {
+            let source = text(&gateway.source);
             if !found.contains(&source) {
                 found.push(source);
             }

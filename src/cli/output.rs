@@ -8,6 +8,7 @@ use std::io::{self, IsTerminal, Write};
 
 use clap::{Args, ValueEnum};
 use jiff::Timestamp;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::Notify;
 
@@ -148,65 +149,74 @@ impl<T: Into<String>> From<T> for Cell {
 }
 
 /// One column of a kind of object.
-pub(crate) struct Column {
+pub(crate) struct Column<T> {
     header: &'static str,
     wide: bool,
-    cell: fn(&Value, &OutputStyle) -> Cell,
+    cell: fn(&T, &OutputStyle) -> Cell,
 }
 
-impl Column {
+impl<T> Column<T> {
     /// Creates a column that is always shown.
-    pub(crate) const fn new(header: &'static str, cell: fn(&Value, &OutputStyle) -> Cell) -> Self {
+    pub(crate) const fn new(header: &'static str, cell: fn(&T, &OutputStyle) -> Cell) -> Self {
         Self { header, wide: false, cell }
     }
 
     /// Creates a column that is shown only by `-o wide`.
-    pub(crate) const fn wide(header: &'static str, cell: fn(&Value, &OutputStyle) -> Cell) -> Self {
+    pub(crate) const fn wide(header: &'static str, cell: fn(&T, &OutputStyle) -> Cell) -> Self {
         Self { header, wide: true, cell }
     }
 }
 
 /// Layout of a list of objects.
-pub(crate) struct TableLayout {
+pub(crate) struct TableLayout<T: 'static> {
     /// Prefix of names in `-o name`.
     pub(crate) kind: &'static str,
     /// Returns the name of an object.
-    pub(crate) name: fn(&Value) -> String,
+    pub(crate) name: fn(&T) -> String,
     /// Columns of the table.
-    pub(crate) columns: &'static [Column],
+    pub(crate) columns: &'static [Column<T>],
 }
 
-impl TableLayout {
+impl<T: DeserializeOwned> TableLayout<T> {
     /// Renders the objects of `answer` in the requested format. `raw` is the unchanged response.
+    ///
+    /// # Errors
+    /// If the objects do not have the form that this release expects.
     pub(crate) fn render(
         &self,
         raw: &str,
         answer: &Value,
         show: &Show,
         look: &OutputStyle,
-    ) -> String {
-        let rows = items(answer);
-        match show.output {
+    ) -> Result<String, CommandFailure> {
+        Ok(match show.output {
             Format::Json => raw.to_owned(),
             Format::Yaml => yaml(answer),
+            _ => self.shown(&read::<Vec<T>>(answer)?, show, look),
+        })
+    }
+}
+
+impl<T> TableLayout<T> {
+    /// Renders rows for people, or their names.
+    pub(crate) fn shown(&self, rows: &[T], show: &Show, look: &OutputStyle) -> String {
+        match show.output {
             Format::Name => {
                 rows.iter().map(|row| format!("{}/{}\n", self.kind, (self.name)(row))).collect()
             }
-            Format::Table | Format::Wide => {
-                self.table(rows, show.output == Format::Wide).render(!show.no_headers, look)
-            }
+            _ => self.table(rows, show.output == Format::Wide).render(!show.no_headers, look),
         }
     }
 
     /// Returns the table of `rows`.
     pub(crate) fn table<'a>(
         &'a self,
-        rows: impl IntoIterator<Item = &'a Value>,
+        rows: impl IntoIterator<Item = &'a T>,
         wide: bool,
     ) -> impl Render {
-        let columns: Vec<&Column> =
+        let columns: Vec<&Column<T>> =
             self.columns.iter().filter(|column| wide || !column.wide).collect();
-        let rows: Vec<&Value> = rows.into_iter().collect();
+        let rows: Vec<&T> = rows.into_iter().collect();
         move |headers: bool, look: &OutputStyle| {
             let cells = rows
                 .iter()
@@ -215,6 +225,55 @@ impl TableLayout {
             let names: Vec<_> = columns.iter().map(|column| column.header).collect();
             table(if headers { &names } else { &[] }, cells, look)
         }
+    }
+}
+
+/// Reads a response, or a part of it.
+///
+/// # Errors
+/// If it does not have the form that this release expects.
+pub(crate) fn read<T: DeserializeOwned>(value: &Value) -> Result<T, CommandFailure> {
+    T::deserialize(value).map_err(|error| {
+        CommandFailure::failed(format!(
+            "the response of the control plane can't be read: {}",
+            clean(&error.to_string())
+        ))
+        .next("use the strait command of the control plane's release: strait version")
+    })
+}
+
+/// A response, or a part of it, as the control plane sent it and in typed form. The text keeps
+/// fields that this release does not know.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Sent<T> {
+    /// The JSON value.
+    pub(crate) value: Value,
+    typed: T,
+}
+
+impl<T> Sent<T> {
+    /// Returns only the typed form.
+    pub(crate) fn into_typed(self) -> T {
+        self.typed
+    }
+}
+
+impl<T: DeserializeOwned> Sent<T> {
+    /// Reads a response.
+    ///
+    /// # Errors
+    /// The errors of [`read`].
+    pub(crate) fn of(value: Value) -> Result<Self, CommandFailure> {
+        let typed = read(&value)?;
+        Ok(Self { value, typed })
+    }
+}
+
+impl<T> std::ops::Deref for Sent<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.typed
     }
 }
 
@@ -279,26 +338,92 @@ pub(crate) fn listed<S: AsRef<str>>(
     first.join(", ") + &more
 }
 
-/// Formats a value as a cell: strings without quotes, lists with commas, missing and empty values
-/// as `<none>`.
-pub(crate) fn text(value: &Value) -> String {
-    let shown = match value {
-        Value::Null => String::new(),
-        Value::String(text) => clean(text),
-        Value::Array(items) => items.iter().map(text).collect::<Vec<_>>().join(","),
-        other => clean(&other.to_string()),
+/// A value that a cell shows.
+pub(crate) trait Shown {
+    /// Formats the value; empty for a missing value.
+    fn shown(&self) -> String;
+
+    /// Returns the value if it is text.
+    fn as_text(&self) -> Option<&str> {
+        None
+    }
+}
+
+impl Shown for Value {
+    fn shown(&self) -> String {
+        match self {
+            Self::Null => String::new(),
+            Self::String(text) => text.shown(),
+            Self::Array(items) => items.shown(),
+            other => clean(&other.to_string()),
+        }
+    }
+
+    fn as_text(&self) -> Option<&str> {
+        self.as_str()
+    }
+}
+
+impl Shown for str {
+    fn shown(&self) -> String {
+        clean(self)
+    }
+
+    fn as_text(&self) -> Option<&str> {
+        Some(self)
+    }
+}
+
+impl Shown for String {
+    fn shown(&self) -> String {
+        clean(self)
+    }
+
+    fn as_text(&self) -> Option<&str> {
+        Some(self)
+    }
+}
+
+impl<T: Shown> Shown for Option<T> {
+    fn shown(&self) -> String {
+        self.as_ref().map(T::shown).unwrap_or_default()
+    }
+
+    fn as_text(&self) -> Option<&str> {
+        self.as_ref()?.as_text()
+    }
+}
+
+impl<T: Shown> Shown for Vec<T> {
+    fn shown(&self) -> String {
+        self.iter().map(text).collect::<Vec<_>>().join(",")
+    }
+}
+
+macro_rules! show_with_display {
+    ($($kind:ty)+) => {
+        $(impl Shown for $kind {
+            fn shown(&self) -> String {
+                self.to_string()
+            }
+        })+
     };
+}
+
+show_with_display!(bool u8 u16 u32 u64 usize);
+
+/// Formats a value as a cell: text without quotes, lists with commas, missing and empty values as
+/// `<none>`.
+pub(crate) fn text<T: Shown + ?Sized>(value: &T) -> String {
+    let shown = value.shown();
     if shown.is_empty() { "<none>".into() } else { shown }
 }
 
 /// Returns the names of the sources of a service: clusters, or `entries` for sources without a
 /// cluster.
-pub(crate) fn speakers(value: &Value) -> String {
-    let one = |one: &Value| if one == "" { "entries".to_owned() } else { text(one) };
-    match value {
-        Value::Array(all) => all.iter().map(one).collect::<Vec<_>>().join(", "),
-        value => one(value),
-    }
+pub(crate) fn speakers<'a>(names: impl IntoIterator<Item = &'a String>) -> String {
+    let name = |name: &String| if name.is_empty() { "entries".to_owned() } else { text(name) };
+    names.into_iter().map(name).collect::<Vec<_>>().join(", ")
 }
 
 /// Escapes control characters and characters that change the writing direction.
@@ -324,8 +449,8 @@ pub(crate) fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
 }
 
 /// Returns the age of an RFC 3339 time, for example `3m12s` or `5d`; `<none>` for no time.
-pub(crate) fn age(time: &Value, look: &OutputStyle) -> String {
-    let Some(then) = time.as_str().and_then(|text| text.parse::<Timestamp>().ok()) else {
+pub(crate) fn age<T: Shown>(time: &T, look: &OutputStyle) -> String {
+    let Some(then) = time.as_text().and_then(|text| text.parse::<Timestamp>().ok()) else {
         return text(time);
     };
     seconds(look.now.as_second().saturating_sub(then.as_second()).max(0).unsigned_abs())
@@ -333,8 +458,8 @@ pub(crate) fn age(time: &Value, look: &OutputStyle) -> String {
 
 /// Returns the duration until an RFC 3339 time, for example `3m12s`; `0s` if it has passed,
 /// `<none>` for no time.
-pub(crate) fn until(time: &Value, look: &OutputStyle) -> String {
-    let Some(then) = time.as_str().and_then(|text| text.parse::<Timestamp>().ok()) else {
+pub(crate) fn until<T: Shown>(time: &T, look: &OutputStyle) -> String {
+    let Some(then) = time.as_text().and_then(|text| text.parse::<Timestamp>().ok()) else {
         return text(time);
     };
     seconds(then.as_second().saturating_sub(look.now.as_second()).max(0).unsigned_abs())
@@ -403,6 +528,16 @@ pub(super) mod tests {
 
     use super::*;
 
+    /// Reads a response in typed form.
+    pub(in crate::cli) fn typed<T: DeserializeOwned>(value: Value) -> T {
+        serde_json::from_value(value).expect("a response")
+    }
+
+    /// Reads a response as sent and in typed form.
+    pub(in crate::cli) fn sent<T: DeserializeOwned>(value: Value) -> Sent<T> {
+        Sent::of(value).expect("a response")
+    }
+
     pub(in crate::cli) const LOOK: OutputStyle =
         OutputStyle { now: Timestamp::UNIX_EPOCH, colour: false, unicode: true };
 
@@ -428,7 +563,7 @@ pub(super) mod tests {
         assert_eq!(text(&json!("a\u{1b}[2Jb\u{202e}\n")), "a\\u{1b}[2Jb\\u{202e}\\u{a}");
         assert_eq!(text(&json!(["a", 1, null])), "a,1,<none>");
         assert_eq!(text(&json!("")), "<none>");
-        assert_eq!(speakers(&json!(["east", ""])), "east, entries");
+        assert_eq!(speakers(&["east".to_owned(), String::new()]), "east, entries");
     }
 
     #[test]

@@ -9,8 +9,13 @@ use serde_json::{Value, json};
 
 use super::failure::{CommandFailure, CommandResult, Exit};
 use super::list::QueryArgs;
-use super::output::{self, Column, Format, OutputStyle, TableLayout, items, text};
+use super::network::gateway_sources;
+use super::output::{self, Column, Format, OutputStyle, Sent, TableLayout, text};
 use super::simulate;
+use strait_admin_api::{
+    self as api, Cluster, Network, ObjectName, ObjectState, ObjectStatus, PolicyDelivery,
+    PolicyReach, Service, ServiceEndpoint,
+};
 use strait_base::codes;
 use strait_model::policy::{DefaultVisibility, ForeignHostsMode, Policy, PolicyRefusal};
 use strait_model::{ClusterId, NetworkId};
@@ -65,7 +70,7 @@ pub(crate) struct TestArgs {
 }
 
 /// Table of refusals.
-const REFUSALS: TableLayout = TableLayout {
+const REFUSALS: TableLayout<Value> = TableLayout {
     kind: "refusal",
     name: |row| format!("{}/{}", text(&row["cluster"]), text(&row["what"])),
     columns: &[
@@ -114,25 +119,24 @@ async fn test(args: &TestArgs) -> CommandResult {
             claims(&policy, &ClusterId::from(cluster.as_str()), args)?
         }
         None => {
-            let services = args.ask.ask("/debug/services", &[]).await?.value;
+            let services: Vec<Service> = args.ask.ask("/debug/services", &[]).await?.read()?;
             let mut found = Vec::new();
-            for service in items(&services) {
-                let Some(host) = service["hostname"].as_str() else { continue };
-                let query = [("hostname", host)];
-                let endpoints = args.ask.ask("/debug/endpoints", &query).await?.value;
-                found.extend(refused(&policy, service, &endpoints));
+            for service in &services {
+                let query = [("hostname", service.hostname.as_str())];
+                let endpoints = args.ask.ask("/debug/endpoints", &query).await?;
+                found.extend(refused(&policy, service, &endpoints.read::<Vec<_>>()?));
             }
             if policy.traffic().default_visibility == DefaultVisibility::Namespace {
-                let now = args.ask.ask("/debug/policy", &[]).await?.value;
-                found.extend(items(&now["visibleByDefault"]).iter().map(narrowed));
+                let now: api::Policy = args.ask.ask("/debug/policy", &[]).await?.read()?;
+                found.extend(now.visible_by_default.iter().map(narrowed));
             }
             if policy.traffic().foreign_hosts == ForeignHostsMode::Deny {
-                let states = args.ask.ask("/debug/config", &[]).await?.value;
-                found.extend(items(&states).iter().filter_map(denied));
+                let states: Vec<ObjectStatus> = args.ask.ask("/debug/config", &[]).await?.read()?;
+                found.extend(states.iter().filter_map(denied));
             }
             if policy.gateway_namespaces().is_some() {
-                let networks = args.ask.ask("/debug/networks", &[]).await?.value;
-                found.extend(refused_gateways(&policy, &networks));
+                let networks = args.ask.ask("/debug/networks", &[]).await?;
+                found.extend(refused_gateways(&policy, &networks.read::<Vec<_>>()?));
             }
             found
         }
@@ -144,7 +148,7 @@ async fn test(args: &TestArgs) -> CommandResult {
     if show.output.is_for_people() && exit == Exit::Fine && show.output != Format::Name {
         output::print("Nothing is refused.\n")?;
     } else {
-        output::print(&REFUSALS.render(&raw, &answer, show, &OutputStyle::of_stdout()))?;
+        output::print(&REFUSALS.render(&raw, &answer, show, &OutputStyle::of_stdout())?)?;
     }
     Ok(exit)
 }
@@ -157,8 +161,9 @@ async fn known(policy: &Policy, cluster: &str, args: &TestArgs) -> Result<(), Co
     }
     let nobody = format!("the policy does not name cluster {}", output::clean(cluster));
     let next = "check the ID: strait cluster list. To test a cluster before it joins, name it in the policy first";
-    match args.ask.ask("/debug/clusters", &[]).await {
-        Ok(members) if items(&members.value).iter().any(|row| row["id"] == cluster) => Ok(()),
+    let members = args.ask.ask("/debug/clusters", &[]).await;
+    match members.and_then(|members| members.read::<Vec<Cluster>>()) {
+        Ok(members) if members.iter().any(|row| row.id == cluster) => Ok(()),
         Ok(_) => {
             Err(CommandFailure::failed(format!("{nobody}, and it is not a member")).next(next))
         }
@@ -171,8 +176,8 @@ async fn known(policy: &Policy, cluster: &str, args: &TestArgs) -> Result<(), Co
 }
 
 /// Returns a row for an object that would apply to its own namespace only.
-fn narrowed(object: &Value) -> Value {
-    let [kind, namespace, name] = ["kind", "namespace", "name"].map(|part| text(&object[part]));
+fn narrowed(object: &ObjectName) -> Value {
+    let [kind, namespace, name] = [&object.kind, &object.namespace, &object.name].map(text);
     json!({
         "cluster": "", "what": format!("{kind} {namespace}/{name}"), "code": codes::DEFAULT_VISIBILITY.id,
         "rule": "traffic.defaultVisibility",
@@ -181,33 +186,31 @@ fn narrowed(object: &Value) -> Value {
 }
 
 /// Returns a row for a VirtualService that would no longer apply to services of other namespaces.
-fn denied(state: &Value) -> Option<Value> {
-    let mut reasons = items(&state["reasons"]).iter();
-    let reason = reasons.find(|one| one["code"] == codes::FOREIGN_HOST.id)?;
-    let [kind, namespace, name] = ["kind", "namespace", "name"].map(|part| text(&state[part]));
+fn denied(state: &ObjectStatus) -> Option<Value> {
+    let reason = state.reasons.iter().find(|one| one.code == codes::FOREIGN_HOST.id)?;
+    let [kind, namespace, name] = [&state.kind, &state.namespace, &state.name].map(text);
     (kind == "VirtualService").then(|| {
         json!({
-            "cluster": state["cluster"].as_str().unwrap_or_default(),
+            "cluster": state.cluster.as_deref().unwrap_or_default(),
             "what": format!("{kind} {namespace}/{name}"), "code": codes::FOREIGN_HOST.id,
-            "rule": "traffic.foreignHosts", "fact": text(&reason["text"]),
+            "rule": "traffic.foreignHosts", "fact": text(&reason.text),
         })
     })
 }
 
 /// Returns a row for each network gateway in a namespace that the policy does not list.
-fn refused_gateways(policy: &Policy, networks: &Value) -> Vec<Value> {
+fn refused_gateways(policy: &Policy, networks: &[Network]) -> Vec<Value> {
     let mut found = BTreeMap::new();
-    for network in items(networks) {
-        for gateway in items(&network["gateways"]).iter().chain(items(&network["pending"])) {
-            let source = text(&gateway["source"]);
+    for network in networks {
+        for (cluster, source) in gateway_sources(network) {
+            let source = text(source);
             let object = ["service ", "gateway "].iter().find_map(|kind| source.strip_prefix(kind));
             let Some((namespace, _)) = object.and_then(|object| object.split_once('/')) else {
                 continue;
             };
             if let Err(refused) = policy.may_be_gateway(namespace) {
-                let cluster = gateway["cluster"].as_str().unwrap_or_default().to_owned();
-                let row = line(&cluster, source.clone(), &codes::FOREIGN_GATEWAY, &refused);
-                found.insert((cluster, source), row);
+                let row = line(cluster, source.clone(), &codes::FOREIGN_GATEWAY, &refused);
+                found.insert((cluster.to_owned(), source), row);
             }
         }
     }
@@ -258,28 +261,22 @@ fn claims(
 }
 
 /// Returns the refused endpoints of a service, from the rows of the admin API.
-fn refused(policy: &Policy, service: &Value, endpoints: &Value) -> Vec<Value> {
-    let host = service["hostname"].as_str().unwrap_or_default();
-    let namespace = service["namespace"].as_str().unwrap_or_default();
+fn refused(policy: &Policy, service: &Service, endpoints: &[ServiceEndpoint]) -> Vec<Value> {
+    let (host, namespace) = (service.hostname.as_str(), service.namespace.as_str());
     let mut found: Vec<Value> = Vec::new();
-    for endpoint in items(endpoints).iter().filter(|one| one["provider"] == "Kubernetes") {
-        let part = |name: &str| endpoint[name].as_str().unwrap_or_default();
-        let cluster = ClusterId::from(part("cluster"));
-        let socket = format!("{host} {}", part("address"));
-        let lines =
-            [
-                policy.may_export(&cluster, host, namespace).err().map(|one| {
-                    line(part("cluster"), host.to_owned(), &codes::EXPORT_REFUSED, &one)
-                }),
-                policy.may_claim(&cluster, &NetworkId::from(part("network"))).err().map(|one| {
-                    line(part("cluster"), socket.clone(), &codes::NETWORK_REFUSED, &one)
-                }),
-                part("address")
-                    .parse()
-                    .ok()
-                    .and_then(|address| policy.may_use(&cluster, address).err())
-                    .map(|one| line(part("cluster"), socket, &codes::ADDRESS_REFUSED, &one)),
-            ];
+    for endpoint in endpoints.iter().filter(|one| one.provider == "Kubernetes") {
+        let ServiceEndpoint { address, cluster: id, network, .. } = endpoint;
+        let cluster = ClusterId::from(id.as_str());
+        let socket = format!("{host} {address}");
+        let may_use = |address| policy.may_use(&cluster, address);
+        let lines = [
+            (policy.may_export(&cluster, host, namespace).err())
+                .map(|one| line(id, host.to_owned(), &codes::EXPORT_REFUSED, &one)),
+            (policy.may_claim(&cluster, &NetworkId::from(network.as_str())).err())
+                .map(|one| line(id, socket.clone(), &codes::NETWORK_REFUSED, &one)),
+            (address.parse().ok().and_then(|address| may_use(address).err()))
+                .map(|one| line(id, socket, &codes::ADDRESS_REFUSED, &one)),
+        ];
         for line in lines.into_iter().flatten() {
             if !found.contains(&line) {
                 found.push(line);
@@ -300,71 +297,88 @@ async fn status(args: &PolicyStatusArgs) -> CommandResult {
     query.extend(namespace.map(|namespace| ("namespace", namespace)));
     let states = args.ask.ask("/debug/config", &query).await?;
     let reach = args.ask.ask("/debug/config/reach", &query).await?;
-    let states = items(&states.value);
-    let states: Vec<&Value> = states.iter().filter(|state| is_access_policy(state)).collect();
+    let mut states: Vec<Sent<ObjectStatus>> = states.rows()?;
+    states.retain(|state| is_access_policy(state));
     if states.is_empty() {
         return Err(CommandFailure::failed(format!("access policy {} does not exist", args.name)));
     }
-    let mut all = Vec::new();
-    for state in states {
-        let is_it =
-            |row: &&Value| ["kind", "namespace", "name"].iter().all(|one| row[one] == state[one]);
-        let mut both = state.clone();
-        if let Some(found) = items(&reach.value).iter().find(is_it) {
-            // State and acknowledgements from the same moment.
-            for field in ["proxies", "acknowledged", "connected", "transition", "told", "rows"] {
-                both[field] = found[field].clone();
-            }
-        }
-        all.push(both);
-    }
-    let is_fine = |one: &Value| {
-        (one["state"] == "inForce" || one["state"] == "unused")
-            && one["acknowledged"] == one["proxies"]
-            && one["transition"].is_null()
-            && items(&one["told"]).iter().all(|told| told["waiting"] == 0)
-    };
-    let fine = all.iter().all(is_fine);
+    let reach: Vec<Sent<PolicyReach>> = reach.rows()?;
+    let all: Vec<PolicyStatus> =
+        states.into_iter().map(|state| PolicyStatus::of(state, &reach)).collect();
     match args.ask.show.output {
-        Format::Json => output::print(&format!("{:#}\n", Value::from(all)))?,
-        Format::Yaml => output::print(&output::yaml(&Value::from(all)))?,
+        Format::Json | Format::Yaml => {
+            let all: Value = all.iter().map(|one| one.value.clone()).collect();
+            let yaml = args.ask.show.output == Format::Yaml;
+            output::print(&if yaml { output::yaml(&all) } else { format!("{all:#}\n") })?;
+        }
         _ => output::print(&all.iter().map(render_status).collect::<String>())?,
     }
-    Ok(if fine { Exit::Fine } else { Exit::Unhealthy })
+    Ok(if all.iter().all(PolicyStatus::is_fine) { Exit::Fine } else { Exit::Unhealthy })
+}
+
+/// The state of an access policy, and the proxies to which it applies.
+struct PolicyStatus {
+    /// Both as one object, as scripts receive them.
+    value: Value,
+    state: ObjectStatus,
+    reach: PolicyReach,
+}
+
+impl PolicyStatus {
+    fn of(state: Sent<ObjectStatus>, reach: &[Sent<PolicyReach>]) -> Self {
+        let mut value = state.value.clone();
+        let state = state.into_typed();
+        let is_it = |row: &&Sent<PolicyReach>| {
+            (&row.kind, &row.namespace, &row.name) == (&state.kind, &state.namespace, &state.name)
+        };
+        let found = reach.iter().find(is_it);
+        if let Some(found) = found {
+            // State and acknowledgements from the same moment.
+            for field in ["proxies", "acknowledged", "connected", "transition", "told", "rows"] {
+                value[field] = found.value.get(field).cloned().unwrap_or_default();
+            }
+        }
+        let unknown = || PolicyReach { proxies: state.proxies, ..PolicyReach::default() };
+        let reach = found.map_or_else(unknown, |found| PolicyReach::clone(found));
+        Self { value, state, reach }
+    }
+
+    fn is_fine(&self) -> bool {
+        let Self { state, reach, .. } = self;
+        matches!(state.state, ObjectState::InForce | ObjectState::Unused)
+            && reach.acknowledged == reach.proxies
+            && reach.transition.is_none()
+            && reach.told.iter().flatten().all(|told| told.waiting == 0)
+    }
 }
 
 /// Returns whether an object is an access policy. Objects of other kinds may have the same name.
-fn is_access_policy(state: &Value) -> bool {
+fn is_access_policy(state: &ObjectStatus) -> bool {
     let kinds = [PolicyKind::Authorization, PolicyKind::Peer, PolicyKind::Request];
-    kinds.iter().any(|kind| state["kind"] == kind.as_str())
+    kinds.iter().any(|kind| state.kind == kind.as_str())
 }
 
-fn render_status(state: &Value) -> String {
-    let name = ["kind", "namespace", "name"].map(|field| text(&state[field]));
-    let count = |field: &str| state[field].as_u64().unwrap_or(0);
+fn render_status(PolicyStatus { state, reach, .. }: &PolicyStatus) -> String {
+    let [kind, namespace, name] = [&state.kind, &state.namespace, &state.name].map(text);
     let mut out = format!(
-        "{} {}/{}: {}, acknowledged by {} of {} proxies ({} are connected)\n",
-        name[0],
-        name[1],
-        name[2],
-        text(&state["state"]),
-        count("acknowledged"),
-        count("proxies"),
-        count("connected"),
+        "{kind} {namespace}/{name}: {}, acknowledged by {} of {} proxies ({} are connected)\n",
+        text(state.state.as_str()),
+        reach.acknowledged,
+        reach.proxies,
+        reach.connected,
     );
-    if let Value::Object(transition) = &state["transition"] {
+    if let Some(transition) = &reach.transition {
         out += &format!(
             "  in transition: workloads of {} proxies accept plain text in addition to mTLS until {}\n",
-            transition["proxies"],
-            text(&transition["until"])
+            transition.proxies,
+            text(&transition.until)
         );
     }
-    for told in items(&state["told"]).iter().filter(|told| told["proxies"] != 0) {
-        let [proxies, acknowledged, refused, waiting] =
-            ["proxies", "acknowledged", "refused", "waiting"].map(|field| &told[field]);
+    for told in reach.told.iter().flatten().filter(|told| told.proxies != 0) {
+        let PolicyDelivery { at, proxies, acknowledged, refused, waiting, .. } = told;
         out += &format!(
             "  sent at {}: {proxies} proxies, servers and clients; {acknowledged} acknowledged all of it",
-            text(&told["at"]),
+            text(at),
         );
         if *refused != 0 {
             out += &format!(", {refused} refused some of it");
@@ -374,16 +388,16 @@ fn render_status(state: &Value) -> String {
         }
         out.push('\n');
     }
-    for reason in items(&state["reasons"]) {
-        let [code, path, fact] = ["code", "path", "text"].map(|field| text(&reason[field]));
+    for reason in &state.reasons {
+        let [code, path, fact] = [&reason.code, &reason.path, &reason.text].map(text);
         out += &format!("  {code} {path}: {fact}\n");
     }
-    for row in items(&state["rows"]).iter().filter(|row| row["acknowledged"] == false) {
-        let refused = match &row["nack"]["error"] {
-            Value::Null => "not acknowledged yet".to_owned(),
-            error => format!("refused: {}", text(error)),
+    for row in reach.rows.iter().filter(|row| !row.acknowledged) {
+        let refused = match &row.nack {
+            None => "not acknowledged yet".to_owned(),
+            Some(nack) => format!("refused: {}", text(&nack.error)),
         };
-        out += &format!("  {} in {}: {refused}\n", text(&row["proxy"]), text(&row["cluster"]));
+        out += &format!("  {} in {}: {refused}\n", text(&row.proxy), text(&row.cluster));
     }
     out
 }
@@ -391,10 +405,13 @@ fn render_status(state: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::output::tests::{sent, typed};
 
     #[test]
     fn objects_that_would_apply_to_one_namespace_only_are_listed() {
-        let row = narrowed(&json!({ "kind": "DestinationRule", "namespace": "shop", "name": "a" }));
+        let row = narrowed(&typed(
+            json!({ "kind": "DestinationRule", "namespace": "shop", "name": "a" }),
+        ));
         assert_eq!(
             (&row["what"], &row["code"]),
             (&json!("DestinationRule shop/a"), &json!("STR1111"))
@@ -407,7 +424,7 @@ mod tests {
     fn objects_and_gateways_that_a_policy_would_restrict_are_listed() {
         let state = |kind: &str, code: &str| {
             let reasons = json!([{ "code": code, "text": "a fact" }]);
-            json!({ "kind": kind, "namespace": "evil", "name": "a", "reasons": reasons })
+            typed(json!({ "kind": kind, "namespace": "evil", "name": "a", "reasons": reasons }))
         };
         let row = denied(&state("VirtualService", "STR1112")).expect("it would be restricted");
         assert_eq!(
@@ -423,21 +440,23 @@ mod tests {
             "gateways": [gateway("service evil/gw"), gateway("service evil/gw"), gateway("service edge/gw")],
             "pending": [gateway("meshNetworks address")],
         }]);
-        let found = refused_gateways(&policy, &networks);
+        let found = refused_gateways(&policy, &typed::<Vec<_>>(networks));
         let refused: Vec<_> = found.iter().map(|row| (&row["what"], &row["rule"])).collect();
         assert_eq!(refused, [(&json!("service evil/gw"), &json!("gatewayNamespaces"))]);
     }
 
     #[test]
     fn status_shows_access_policies_only() {
-        let of = |kind: &str| json!({ "kind": kind, "namespace": "shop", "name": "web", "state": "refused" });
+        let of = |kind: &str| {
+            sent(json!({ "kind": kind, "namespace": "shop", "name": "web", "state": "refused" }))
+        };
         for kind in ["AuthorizationPolicy", "PeerAuthentication", "RequestAuthentication"] {
             assert!(is_access_policy(&of(kind)), "{kind}");
         }
         for kind in ["VirtualService", "DestinationRule", "Sidecar", "Telemetry"] {
             assert!(!is_access_policy(&of(kind)), "{kind}");
         }
-        let shown = render_status(&of("AuthorizationPolicy"));
+        let shown = render_status(&PolicyStatus::of(of("AuthorizationPolicy"), &[]));
         let expected = "AuthorizationPolicy shop/web: refused, acknowledged by 0 of 0 proxies (0 are connected)\n";
         assert_eq!(shown, expected);
     }
@@ -458,7 +477,7 @@ clusters: {east: {networks: [n1], addresses: [10.1.0.0/16]}}",
             endpoint("east", "10.2.0.1", "n2"),
             endpoint("west", "10.2.0.1", "n2"),
         ]);
-        let found = refused(&policy, &service, &endpoints);
+        let found = refused(&policy, &typed(service), &typed::<Vec<_>>(endpoints));
         let told: Vec<_> = found
             .iter()
             .map(|row| format!("{} {}", text(&row["code"]), text(&row["rule"])))

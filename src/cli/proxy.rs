@@ -14,8 +14,9 @@ use super::failure::{CommandFailure, CommandResult, Exit};
 use super::inject::{self, InjectArgs};
 use super::list::{GetOne, ListArgs, ListedKind, QueryArgs};
 use super::output::{
-    self, Cell, Column, Format, OutputStyle, Show, TableLayout, age, clean, items, text,
+    self, Cell, Column, Format, OutputStyle, Sent, Show, TableLayout, age, clean, items, text,
 };
+use strait_admin_api::{Proxy, TypeDelivery};
 use strait_model::{NameMatch, ProxyName};
 
 /// Show connected proxies and their configuration; print a bootstrap; inject sidecars.
@@ -55,7 +56,7 @@ pub(crate) struct ConfigArgs {
 }
 
 /// The connected proxies, as the admin API lists them.
-pub(super) const PROXIES: ListedKind = ListedKind {
+pub(super) const PROXIES: ListedKind<Proxy> = ListedKind {
     path: "/debug/proxies",
     does: "is connected",
     next: "strait proxy list\n\
@@ -67,20 +68,20 @@ pub(super) const PROXIES: ListedKind = ListedKind {
         name,
         columns: &[
             Column::new("NAME", |row, _| name(row).into()),
-            Column::new("CLUSTER", |row, _| text(&row["cluster"]).into()),
-            Column::new("NETWORK", |row, _| text(&row["network"]).into()),
-            Column::new("VERSION", |row, _| text(&row["version"]).into()),
-            Column::new("CDS", |row, look| state(&row["types"]["cds"], look)),
-            Column::new("EDS", |row, look| state(&row["types"]["eds"], look)),
-            Column::new("LDS", |row, look| state(&row["types"]["lds"], look)),
-            Column::new("RDS", |row, look| state(&row["types"]["rds"], look)),
-            Column::new("SINCE", |row, look| age(&row["connectedAt"], look).into()),
-            Column::wide("TYPE", |row, _| text(&row["type"]).into()),
-            Column::wide("PROTOCOL", |row, _| text(&row["protocol"]).into()),
-            Column::wide("IDENTITY", |row, _| text(&row["identity"]).into()),
-            Column::wide("VERIFIED", |row, _| text(&row["verified"]).into()),
-            Column::wide("KEY", |row, _| text(&row["key"]).into()),
-            Column::wide("REPLICA", |row, _| text(&row["replica"]).into()),
+            Column::new("CLUSTER", |row, _| text(&row.cluster).into()),
+            Column::new("NETWORK", |row, _| text(&row.network).into()),
+            Column::new("VERSION", |row, _| text(&row.version).into()),
+            Column::new("CDS", |row, look| state(row.types.get("cds"), look)),
+            Column::new("EDS", |row, look| state(row.types.get("eds"), look)),
+            Column::new("LDS", |row, look| state(row.types.get("lds"), look)),
+            Column::new("RDS", |row, look| state(row.types.get("rds"), look)),
+            Column::new("SINCE", |row, look| age(&row.connected_at, look).into()),
+            Column::wide("TYPE", |row, _| text(&row.kind).into()),
+            Column::wide("PROTOCOL", |row, _| text(&row.protocol).into()),
+            Column::wide("IDENTITY", |row, _| text(&row.identity).into()),
+            Column::wide("VERIFIED", |row, _| text(&row.verified).into()),
+            Column::wide("KEY", |row, _| text(&row.key).into()),
+            Column::wide("REPLICA", |row, _| text(&row.replica).into()),
         ],
     },
 };
@@ -94,7 +95,7 @@ pub(crate) async fn run(command: &ProxyCommand) -> CommandResult {
         }
         ProxyCommand::Config(ConfigArgs { proxy, kind, ask }) => {
             let row = one(ask, proxy).await?;
-            let answer = ask.ask("/debug/config_dump", &[("proxy", &key(&row))]).await;
+            let answer = ask.ask("/debug/config_dump", &[("proxy", &row.key)]).await;
             let answer = answer.map_err(|failure| failure.or_next(PROXIES.next))?;
             let (raw, value) = match kind {
                 None => (answer.raw, answer.value),
@@ -121,56 +122,48 @@ pub(crate) async fn run(command: &ProxyCommand) -> CommandResult {
 ///
 /// # Errors
 /// If no proxy is connected under this name, or several match it.
-pub(super) async fn one(ask: &QueryArgs, wanted: &str) -> Result<Value, CommandFailure> {
-    let answer = ask.ask(PROXIES.path, &[]).await?;
-    PROXIES.named(items(&answer.value), wanted).cloned()
+pub(super) async fn one(ask: &QueryArgs, wanted: &str) -> Result<Proxy, CommandFailure> {
+    let rows = ask.ask(PROXIES.path, &[]).await?.rows()?;
+    Ok(Proxy::clone(PROXIES.named(&rows, wanted)?))
 }
 
-/// Returns the unique key of the proxy's newest stream in the server.
-pub(super) fn key(row: &Value) -> String {
-    row["key"].as_str().unwrap_or_default().to_owned()
-}
-
-fn describe(row: &Value, show: &Show, look: &OutputStyle) -> String {
-    let verified = match row["verified"].as_bool() {
-        Some(true) => Cell::good("yes"),
-        _ => Cell::doubtful("no: its cluster has not reported the pod"),
+fn describe(row: &Proxy, show: &Show, look: &OutputStyle) -> String {
+    let verified = match row.verified {
+        true => Cell::good("yes"),
+        false => Cell::doubtful("no: its cluster has not reported the pod"),
     };
     let mut lines: Vec<(&str, Cell)> = vec![
         ("Name", name(row).into()),
-        ("Node", text(&row["id"]).into()),
-        ("Type", text(&row["type"]).into()),
-        ("Cluster", text(&row["cluster"]).into()),
-        ("Network", text(&row["network"]).into()),
-        ("Identity", text(&row["identity"]).into()),
+        ("Node", text(&row.id).into()),
+        ("Type", text(&row.kind).into()),
+        ("Cluster", text(&row.cluster).into()),
+        ("Network", text(&row.network).into()),
+        ("Identity", text(&row.identity).into()),
     ];
-    if row["replica"].is_string() {
-        lines.push(("Replica", text(&row["replica"]).into()));
+    if let Some(replica) = &row.replica {
+        lines.push(("Replica", text(replica).into()));
     }
-    if let Some(by) = row["knownBy"].as_str() {
-        lines.push((
-            "Known by",
-            format!("{}, until {}", clean(by), text(&row["knownUntil"])).into(),
-        ));
+    if let Some(by) = &row.known_by {
+        lines.push(("Known by", format!("{}, until {}", clean(by), text(&row.known_until)).into()));
     }
-    let connected = format!("{} ago, {}", age(&row["connectedAt"], look), text(&row["protocol"]));
+    let connected = format!("{} ago, {}", age(&row.connected_at, look), text(&row.protocol));
     lines.extend([
         ("Verified", verified),
-        ("Version", text(&row["version"]).into()),
+        ("Version", text(&row.version).into()),
         ("Connected", connected.into()),
     ]);
     let mut out = output::describe(lines, look);
-    let types: Vec<_> = row["types"].as_object().into_iter().flatten().collect();
-    let rows = types
+    let rows = row
+        .types
         .iter()
         .map(|(kind, entry)| {
             vec![
                 clean(&kind.to_uppercase()).into(),
-                state(entry, look),
-                text(&entry["sent"]).into(),
-                age(&entry["lastSent"], look).into(),
-                text(&entry["acked"]).into(),
-                age(&entry["lastAcked"], look).into(),
+                state(Some(entry), look),
+                text(&entry.sent).into(),
+                age(&entry.last_sent, look).into(),
+                text(&entry.acked).into(),
+                age(&entry.last_acked, look).into(),
             ]
         })
         .collect();
@@ -178,19 +171,18 @@ fn describe(row: &Value, show: &Show, look: &OutputStyle) -> String {
         if show.no_headers { &[] } else { &["TYPE", "STATE", "SENT", "AGO", "ACCEPTED", "AGO"] };
     out.push('\n');
     out += &output::table(headers, rows, look);
-    for (kind, entry) in types {
-        let nack = &entry["nack"];
-        if !nack.is_null() {
+    for (kind, entry) in &row.types {
+        if let Some(nack) = &entry.nack {
             out += &format!(
                 "\n{} rejected: {}\n  resources: {}\n  it keeps the last accepted version {}\n",
                 clean(&kind.to_uppercase()),
-                text(&nack["error"]),
-                match items(&nack["resources"]) {
+                text(&nack.error),
+                match nack.resources.as_slice() {
                     [] => "the proxy named none, so any resource of the response may be the cause"
                         .to_owned(),
-                    _ => text(&nack["resources"]),
+                    _ => text(&nack.resources),
                 },
-                text(&entry["acked"]),
+                text(&entry.acked),
             );
         }
     }
@@ -201,7 +193,7 @@ fn describe(row: &Value, show: &Show, look: &OutputStyle) -> String {
 pub(super) fn config(
     raw: &str,
     value: &Value,
-    of: &Value,
+    of: &Proxy,
     show: &Show,
     look: &OutputStyle,
 ) -> String {
@@ -235,27 +227,26 @@ fn resource_name(resource: &Value) -> String {
 }
 
 /// Returns `name.namespace`, the third part of the node ID.
-pub(super) fn name(row: &Value) -> String {
-    name_of_id(&row["id"])
+pub(super) fn name(row: &Proxy) -> String {
+    name_of_id(&row.id)
 }
 
 /// Returns `name.namespace` from a node ID.
-pub(super) fn name_of_id(id: &Value) -> String {
-    let id = id.as_str().unwrap_or_default();
+pub(super) fn name_of_id(id: &str) -> String {
     clean(id.split('~').nth(2).unwrap_or(id))
 }
 
 /// Returns the name that distinguishes a proxy from others of the same name: `client.shop in
 /// cluster east, network n1`.
-pub(super) fn display_name(row: &Value) -> String {
-    let [cluster, network] = ["cluster", "network"].map(|part| text(&row[part]));
+pub(super) fn display_name(row: &Proxy) -> String {
+    let (cluster, network) = (text(&row.cluster), text(&row.network));
     format!("{} in cluster {cluster}, network {network}", name(row))
 }
 
 /// Orders the streams of one proxy: the highest one has its configuration.
-fn rank(row: &Value) -> (bool, Option<&str>) {
-    let is_of_configuration = ["cds", "lds"].iter().any(|kind| !row["types"][kind].is_null());
-    (is_of_configuration, row["connectedAt"].as_str())
+fn rank(row: &Proxy) -> (bool, &str) {
+    let is_of_configuration = ["cds", "lds"].iter().any(|kind| row.types.contains_key(*kind));
+    (is_of_configuration, &row.connected_at)
 }
 
 /// Finds the proxy that `wanted` names and returns its newest stream with a configuration. Several
@@ -265,27 +256,27 @@ fn rank(row: &Value) -> (bool, Option<&str>) {
 /// # Errors
 /// If the name matches several proxies.
 pub(super) fn find<'a>(
-    rows: &'a [Value],
+    rows: &'a [Sent<Proxy>],
     wanted: &str,
-) -> Result<Option<&'a Value>, CommandFailure> {
-    if let Some(stream) = rows.iter().find(|row| row["key"] == wanted) {
+) -> Result<Option<&'a Sent<Proxy>>, CommandFailure> {
+    if let Some(stream) = rows.iter().find(|row| row.key == wanted) {
         return Ok(Some(stream));
     }
     let parsed = ProxyName::parse(wanted);
-    let matching = |row: &Value| match row["id"] == wanted {
+    let matching = |row: &Sent<Proxy>| match row.id == wanted {
         true => Some(NameMatch::Unique),
-        false => parsed.matches(&name(row), row["cluster"].as_str().unwrap_or_default()),
+        false => parsed.matches(&name(row), &row.cluster),
     };
     let best = rows.iter().filter_map(matching).min();
-    let mut proxies: BTreeMap<(String, Option<&str>, Option<&str>), &Value> = BTreeMap::new();
+    let mut proxies: BTreeMap<(String, &str, &str), &Sent<Proxy>> = BTreeMap::new();
     for row in rows.iter().filter(|row| best.is_some() && matching(row) == best) {
-        let key = (name(row), row["cluster"].as_str(), row["id"].as_str());
+        let key = (name(row), row.cluster.as_str(), row.id.as_str());
         let newest = proxies.entry(key).or_insert(row);
         if rank(newest) <= rank(row) {
             *newest = row;
         }
     }
-    let proxies: Vec<&Value> = proxies.into_values().collect();
+    let proxies: Vec<&Sent<Proxy>> = proxies.into_values().collect();
     match proxies[..] {
         [] => Ok(None),
         [one] => Ok(Some(one)),
@@ -296,21 +287,21 @@ pub(super) fn find<'a>(
 }
 
 /// Returns the error for a name that matches several proxies, with a unique name for each.
-fn ambiguous(wanted: &str, proxies: &[&Value]) -> CommandFailure {
-    let in_its_cluster = |row: &Value| {
-        let is_same = |one: &&&Value| one["cluster"] == row["cluster"] && name(one) == name(row);
+fn ambiguous(wanted: &str, proxies: &[&Sent<Proxy>]) -> CommandFailure {
+    let in_its_cluster = |row: &Proxy| {
+        let is_same = |one: &&&Sent<Proxy>| one.cluster == row.cluster && name(one) == name(row);
         proxies.iter().filter(is_same).count() == 1
     };
-    let line = |row: &&Value| {
+    let line = |row: &&Sent<Proxy>| {
         let by = match in_its_cluster(row) {
-            true => format!("{}@{}", name(row), text(&row["cluster"])),
-            false => text(&row["key"]),
+            true => format!("{}@{}", name(row), text(&row.cluster)),
+            false => text(&row.key),
         };
         vec![
             "  ".into(),
             by.into(),
-            format!("network {}", text(&row["network"])).into(),
-            text(&row["id"]).into(),
+            format!("network {}", text(&row.network)).into(),
+            text(&row.id).into(),
         ]
     };
     let plain = OutputStyle { colour: false, ..OutputStyle::of_stdout() };
@@ -324,19 +315,19 @@ fn ambiguous(wanted: &str, proxies: &[&Value]) -> CommandFailure {
 }
 
 /// Returns whether the proxy has acknowledged everything that it was sent.
-fn is_in_sync(row: &Value) -> bool {
-    let took = |entry: &Value| entry["nack"].is_null() && entry["sent"] == entry["acked"];
-    row["types"].as_object().into_iter().flatten().all(|(_, entry)| took(entry))
+fn is_in_sync(row: &Proxy) -> bool {
+    row.types.values().all(|entry| entry.nack.is_none() && entry.sent == entry.acked)
 }
 
 /// Returns the response of a proxy to the last resources of one type.
-pub(super) fn state(entry: &Value, look: &OutputStyle) -> Cell {
-    if !entry["nack"].is_null() {
-        return Cell::bad(format!("NACK {}", age(&entry["lastSent"], look)));
+pub(super) fn state(entry: Option<&TypeDelivery>, look: &OutputStyle) -> Cell {
+    let Some(entry) = entry else { return "<none>".into() };
+    if entry.nack.is_some() {
+        return Cell::bad(format!("NACK {}", age(&entry.last_sent, look)));
     }
-    match (&entry["sent"], &entry["acked"]) {
-        (Value::Null, _) => "<none>".into(),
+    match (&entry.sent, &entry.acked) {
+        (None, _) => "<none>".into(),
         (sent, acked) if sent == acked => Cell::good("ok"),
-        _ => Cell::doubtful(format!("waits {}", age(&entry["lastSent"], look))),
+        _ => Cell::doubtful(format!("waits {}", age(&entry.last_sent, look))),
     }
 }

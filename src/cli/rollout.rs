@@ -2,13 +2,14 @@
 //! rollout on request.
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::client::{AdminClient, Connect};
 use super::consent::Consent;
 use super::failure::{CommandResult, Exit};
 use super::hold::{digits, user_and_host};
-use super::output::{self, Format, OutputStyle, Show, age, clean, items, text};
+use super::output::{self, Format, OutputStyle, Sent, Show, age, clean, text};
+use strait_admin_api::{Rollout, RolloutLimits, RolloutPlan, RunningRollout};
 
 #[derive(Debug, Args)]
 pub(crate) struct RolloutArgs {
@@ -35,14 +36,14 @@ pub(crate) struct RolloutArgs {
 /// Runs `strait history rollout`.
 pub(super) async fn run(args: &RolloutArgs) -> CommandResult {
     let client = AdminClient::new(&args.connect).await?;
-    let state = client.get("/debug/rollout", &[]).await?.value;
+    let state: Sent<Rollout> = Sent::of(client.get("/debug/rollout", &[]).await?.value)?;
     let look = OutputStyle::of_stdout();
     if !args.promote && !args.abort {
         return shown(&state, &args.show, &look);
     }
-    let running = &state["running"];
-    let id = digits(&running["configuration"]);
-    let (left, all) = (others(running), text(&running["connected"]));
+    let running = state.running.clone().unwrap_or_default();
+    let id = digits(&running.configuration);
+    let (left, all) = (running.connected.saturating_sub(running.proxies), running.connected);
     let (action, plan) = match args.promote {
         true => (
             "promote",
@@ -54,50 +55,44 @@ pub(super) async fn run(args: &RolloutArgs) -> CommandResult {
             "abort",
             format!(
                 "Configuration {id} would be withdrawn from {} of {all} proxies, and configuration {} would be held for all.\n",
-                text(&running["proxies"]),
-                digits(&running["settled"]),
+                running.proxies,
+                digits(&running.settled),
             ),
         ),
     };
-    if !running.is_null() && !args.consent.given(&plan).await? {
+    if state.running.is_some() && !args.consent.given(&plan).await? {
         return Ok(Exit::Fine);
     }
     let by = args.by.clone().unwrap_or_else(user_and_host);
     let question = json!({ "action": action, "by": by, "reason": args.reason });
     let answer = client.post("/api/rollout", &[], &question).await;
     let answer = answer.map_err(|failure| failure.or_next("strait history rollout"))?.value;
-    shown(&answer, &args.show, &look)
+    shown(&Sent::of(answer)?, &args.show, &look)
 }
 
-fn others(running: &Value) -> u64 {
-    let of = |name: &str| running[name].as_u64().unwrap_or_default();
-    of("connected").saturating_sub(of("proxies"))
-}
-
-fn shown(state: &Value, show: &Show, look: &OutputStyle) -> CommandResult {
+fn shown(state: &Sent<Rollout>, show: &Show, look: &OutputStyle) -> CommandResult {
     output::print(&match show.output {
-        Format::Json => format!("{state:#}\n"),
-        Format::Yaml => output::yaml(state),
+        Format::Json => format!("{:#}\n", state.value),
+        Format::Yaml => output::yaml(&state.value),
         _ => lines(state, look),
     })?;
     Ok(Exit::Fine)
 }
 
 /// Describes the state of the rollout in some lines.
-fn lines(state: &Value, look: &OutputStyle) -> String {
+fn lines(state: &Rollout, look: &OutputStyle) -> String {
     let mut out = line(state, look).unwrap_or_else(|| "No rollout is running.\n".to_owned());
-    for row in items(&state["running"]["refusals"]) {
-        out += &format!("  {} refused it: {}\n", text(&row["proxy"]), clean(&text(&row["error"])));
+    for row in state.running.iter().flat_map(|running| &running.refusals) {
+        out += &format!("  {} refused it: {}\n", text(&row.proxy), clean(&text(&row.error)));
     }
-    let stopped = &state["stopped"];
-    if !stopped.is_null() {
+    if let Some(stopped) = &state.stopped {
         out += &format!(
             "Stopped {} ago and held since then: {}\nNext: fix the objects, then run strait history release\n",
-            age(&stopped["at"], look),
-            text(&stopped["reason"])
+            age(&stopped.at, look),
+            text(&stopped.reason)
         );
     }
-    out += &match plan(&state["plan"]) {
+    out += &match state.plan.as_ref().map(plan) {
         None => "The policy has no rollout: changes are sent to all proxies at once.\n".to_owned(),
         Some(plan) => format!("Changes are rolled out {plan}.\n"),
     };
@@ -105,60 +100,55 @@ fn lines(state: &Value, look: &OutputStyle) -> String {
 }
 
 /// Describes a running rollout in one line. Returns `None` if none is running.
-pub(super) fn line(state: &Value, look: &OutputStyle) -> Option<String> {
-    let running = &state["running"];
-    if running.is_null() {
-        return None;
-    }
-    let id = digits(&running["configuration"]);
-    if running["step"].is_null() {
+pub(super) fn line(state: &Rollout, look: &OutputStyle) -> Option<String> {
+    let running = state.running.as_ref()?;
+    let id = digits(&running.configuration);
+    let Some(step) = running.step else {
         return Some(format!(
             "Configuration {id} is about to be rolled out: no proxy has it yet.\n"
         ));
-    }
-    let restart = match running["durable"] == true {
+    };
+    let restart = match running.durable {
         true => "",
         false => {
             " A restart sends it to all proxies, because the previous configuration can't be stored."
         }
     };
-    let [percent, proxies, connected, refused] =
-        ["percent", "proxies", "connected", "refused"].map(|name| text(&running[name]));
-    let steps = items(&running["plan"]["steps"]).len();
+    let RunningRollout { percent, proxies, connected, refused, .. } = running;
+    let steps = running.plan.steps.len();
     Some(format!(
-        "Configuration {id} has been active on {percent}% for {} (step {} of {steps}: {proxies} of {connected} proxies; {refused} refused it); the next step is in {}s.{restart}\n",
-        age(&running["stepSince"], look),
-        text(&running["step"]),
-        text(&running["nextStepInSeconds"]),
+        "Configuration {id} has been active on {percent}% for {} (step {step} of {steps}: {proxies} of {connected} proxies; {refused} refused it); the next step is in {}s.{restart}\n",
+        age(&running.step_since, look),
+        text(&running.next_step_in_seconds),
     ))
 }
 
-/// Describes the steps of rollouts. Returns `None` if changes go to all proxies at once.
-fn plan(plan: &Value) -> Option<String> {
-    let steps = items(&plan["steps"]).iter().map(|step| format!("{}%", text(step)));
-    let steps: Vec<_> = steps.collect();
-    (!plan.is_null()).then(|| {
-        format!(
-            "to {} of proxies, one step every {}s; stopped if the number of refusing proxies reaches {}, or more than {}% of a service's endpoints are lost",
-            steps.join(", "),
-            text(&plan["everySeconds"]),
-            text(&plan["stopAt"]["refused"]),
-            text(&plan["stopAt"]["lostEndpoints"]),
-        )
-    })
+/// Describes the steps of rollouts.
+fn plan(plan: &RolloutPlan) -> String {
+    let steps: Vec<_> = plan.steps.iter().map(|step| format!("{step}%")).collect();
+    let RolloutLimits { refused, lost_endpoints } = &plan.stop_at;
+    format!(
+        "to {} of proxies, one step every {}s; stopped if the number of refusing proxies reaches {refused}, or more than {lost_endpoints}% of a service's endpoints are lost",
+        steps.join(", "),
+        plan.every_seconds,
+    )
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::output::tests::LOOK;
+    use serde_json::Value;
+
+    use super::super::output::tests::{LOOK, typed};
     use super::*;
 
     #[test]
     fn running_rollout_is_described_in_one_line() {
         let mut state = json!({ "running": null, "plan": null, "stopped": null });
-        assert_eq!(line(&state, &LOOK), None);
+        let line = |state: &Value| line(&typed(state.clone()), &LOOK);
+        let lines = |state: &Value| lines(&typed(state.clone()), &LOOK);
+        assert_eq!(line(&state), None);
         let nothing = "No rollout is running.\nThe policy has no rollout: changes are sent to all proxies at once.\n";
-        assert_eq!(lines(&state, &LOOK), nothing);
+        assert_eq!(lines(&state), nothing);
         let plan = json!({
             "steps": [5, 25, 100], "everySeconds": 600,
             "stopAt": { "refused": 1, "lostEndpoints": 20 },
@@ -170,10 +160,10 @@ mod tests {
             "refusals": [{ "proxy": "sidecar~1", "error": "no such filter" }],
         });
         state["plan"] = plan;
-        let told = line(&state, &LOOK).expect("a line");
+        let told = line(&state).expect("a line");
         assert!(told.contains("0123456789ab is about to be rolled out"), "{told}");
         state["running"]["step"] = json!(1);
-        let told = lines(&state, &LOOK);
+        let told = lines(&state);
         for part in [
             "Configuration 0123456789ab has been active on 5% for ",
             "(step 1 of 3: 2 of 40 proxies; 1 refused it); the next step is in 90s.\n",
@@ -183,6 +173,6 @@ mod tests {
             assert!(told.contains(part), "{part}: {told}");
         }
         state["running"]["durable"] = json!(false);
-        assert!(line(&state, &LOOK).expect("a line").contains("A restart sends it to all"));
+        assert!(line(&state).expect("a line").contains("A restart sends it to all"));
     }
 }

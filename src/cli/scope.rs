@@ -6,13 +6,14 @@ use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::access_log::{LogCoverage, LoggedCall};
 use super::client::AdminClient;
 use super::failure::{CommandFailure, CommandResult, Exit};
 use super::list::QueryArgs;
-use super::output::{self, Format, clean, items, listed, text};
+use super::output::{self, Format, clean, listed, text};
+use strait_admin_api::{ProxyTotals, ScopePreview};
 use strait_xds::names::hostname_of;
 
 /// Maximum number of different names of each kind. Further names are not names of services.
@@ -121,16 +122,17 @@ pub(crate) async fn run(ScopeCommand::Suggest(args): &ScopeCommand) -> CommandRe
     });
     let client = AdminClient::new(&args.ask.connect).await?;
     let answer = client.post("/debug/scope", &[], &question).await?;
-    let object = &answer.value["object"];
+    let preview: ScopePreview = answer.read()?;
+    let object = &preview.object;
     output::print(&match args.ask.show.output {
-        Format::Json => answer.raw.clone(),
+        Format::Json => answer.raw,
         Format::Yaml => output::yaml(&answer.value),
         Format::Name => format!("sidecar/{}\n", text(&object["metadata"]["name"])),
         Format::Table | Format::Wide => {
             format!("# {}\n{}", clean(&from_what(&seen, &coverage)), output::yaml(object))
         }
     })?;
-    for note in notes(&answer.value, &args.namespace, &coverage) {
+    for note in notes(&preview, &args.namespace, &coverage) {
         tell!("{}", clean(&note));
     }
     Ok(Exit::Fine)
@@ -163,8 +165,8 @@ fn from_what(seen: &SeenCalls, coverage: &LogCoverage) -> String {
 }
 
 /// Returns the savings, and points to check before the Sidecar is applied.
-fn notes(answer: &Value, namespace: &str, coverage: &LogCoverage) -> Vec<String> {
-    let mut notes = vec![saved(items(&answer["proxies"]), namespace)];
+fn notes(answer: &ScopePreview, namespace: &str, coverage: &LogCoverage) -> Vec<String> {
+    let mut notes = vec![saved(&answer.proxies, namespace)];
     notes.push(match coverage.span {
         Some((from, to)) => {
             let span = to.duration_since(from);
@@ -175,21 +177,21 @@ fn notes(answer: &Value, namespace: &str, coverage: &LogCoverage) -> Vec<String>
                 .to_owned()
         }
     });
-    let unknown = items(&answer["unknown"]);
+    let unknown = &answer.unknown;
     if !unknown.is_empty() {
         notes.push(format!(
             "called, but not defined in the mesh: {}; reachable only while outboundTrafficPolicy is ALLOW_ANY",
             listed(unknown.iter().map(text), UNKNOWN_MAX)
         ));
     }
-    let others: Vec<String> = items(&answer["others"]).iter().map(text).collect();
+    let others: Vec<String> = answer.others.iter().map(text).collect();
     if !others.is_empty() {
         notes.push(format!(
             "other Sidecars in {namespace} may apply instead: {}",
             others.join(", ")
         ));
     }
-    if answer["replaces"] == true {
+    if answer.replaces {
         notes.push(
             "a Sidecar of that name exists: its fields other than egress are kept".to_owned(),
         );
@@ -202,20 +204,16 @@ fn notes(answer: &Value, namespace: &str, coverage: &LogCoverage) -> Vec<String>
 }
 
 /// Returns the average savings per proxy.
-fn saved(groups: &[Value], namespace: &str) -> String {
-    let sum = |field: &str, when: &str| -> u64 {
-        let of = |group: &Value| {
-            let proxies = u64::try_from(items(&group["proxies"]).len()).unwrap_or_default();
-            group[field][when].as_u64().unwrap_or_default() * proxies
-        };
-        groups.iter().map(of).sum()
+fn saved(groups: &[ProxyTotals], namespace: &str) -> String {
+    let sum = |number: fn(&ProxyTotals) -> usize| -> usize {
+        groups.iter().map(|group| number(group) * group.proxies.len()).sum()
     };
-    let count: usize = groups.iter().map(|group| items(&group["proxies"]).len()).sum();
-    let Some(count) = u64::try_from(count).ok().filter(|count| *count > 0) else {
+    let count = sum(|_| 1);
+    if count == 0 {
         return format!("no proxy of {namespace} is connected, so the savings are unknown");
-    };
-    let each = |field: &str, when: &str| sum(field, when) / count;
-    let (bytes, then) = (sum("bytes", "before"), sum("bytes", "after"));
+    }
+    let each = |number| sum(number) / count;
+    let (bytes, then) = (sum(|group| group.bytes.before), sum(|group| group.bytes.after));
     let share = match 100 * then / bytes.max(1) {
         share @ 0..=100 => format!("{} % fewer bytes", 100 - share),
         _ => "no fewer bytes".to_owned(),
@@ -226,10 +224,10 @@ fn saved(groups: &[Value], namespace: &str) -> String {
     };
     format!(
         "{proxies} has {} resources ({}) and would have {} ({}): {share}",
-        each("resources", "before"),
-        size(each("bytes", "before")),
-        each("resources", "after"),
-        size(each("bytes", "after")),
+        each(|group| group.resources.before),
+        size(each(|group| group.bytes.before)),
+        each(|group| group.resources.after),
+        size(each(|group| group.bytes.after)),
     )
 }
 
@@ -237,7 +235,7 @@ fn counted(count: u64, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
-fn size(bytes: u64) -> String {
+fn size(bytes: usize) -> String {
     match bytes {
         0..10_000 => format!("{bytes} B"),
         10_000..10_000_000 => format!("{} kB", bytes / 1_000),
@@ -247,7 +245,10 @@ fn size(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
+    use crate::cli::output::tests::typed;
 
     fn call(cluster: &str, authority: &str) -> LoggedCall {
         let said = |text: &str| (!text.is_empty()).then(|| text.to_owned());
@@ -325,8 +326,8 @@ mod tests {
             "a Sidecar of that name exists: its fields other than egress are kept",
             "ignored 2 lines of the logs in an unknown format",
         ];
-        assert_eq!(notes(&answer, "shop", &coverage), expected);
-        let none = notes(&json!({}), "shop", &LogCoverage::default());
+        assert_eq!(notes(&typed(answer), "shop", &coverage), expected);
+        let none = notes(&ScopePreview::default(), "shop", &LogCoverage::default());
         assert_eq!(none[0], "no proxy of shop is connected, so the savings are unknown");
     }
 }

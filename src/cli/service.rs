@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use clap::{Args, Subcommand};
-use serde_json::Value;
 
 use super::client::AdminResponse;
 use super::explain_import;
 use super::failure::{CommandFailure, CommandResult, Exit};
 use super::list::{LastShown, ListArgs, QueryArgs, watch_pause};
-use super::output::{self, Cell, Column, OutputStyle, Show, TableLayout, items, speakers, text};
+use super::output::{self, Cell, Column, OutputStyle, Show, TableLayout, speakers, text};
+use strait_admin_api::{EndpointHealth, Service, ServiceEndpoint, ServiceImport, ServicePort};
 
 /// Show services, merged over all clusters.
 #[derive(Debug, Subcommand)]
@@ -34,45 +34,45 @@ pub(crate) struct ServiceGetArgs {
     ask: QueryArgs,
 }
 
-pub(super) const SERVICES: TableLayout = TableLayout {
+pub(super) const SERVICES: TableLayout<Service> = TableLayout {
     kind: "service",
-    name: |row| text(&row["hostname"]),
+    name: |row| text(&row.hostname),
     columns: &[
-        Column::new("HOSTNAME", |row, _| text(&row["hostname"]).into()),
+        Column::new("HOSTNAME", |row, _| text(&row.hostname).into()),
         Column::new("PORTS", |row, _| ports(row).into()),
-        Column::new("CLUSTERS", |row, _| text(&row["clusters"]).into()),
-        Column::new("CONFLICTS", |row, _| match items(&row["conflicts"]) {
+        Column::new("CLUSTERS", |row, _| text(&row.clusters).into()),
+        Column::new("CONFLICTS", |row, _| match row.conflicts.as_slice() {
             [] => "<none>".into(),
             conflicts => Cell::doubtful(
-                conflicts.iter().map(|one| text(&one["field"])).collect::<Vec<_>>().join(","),
+                conflicts.iter().map(|one| text(&one.field)).collect::<Vec<_>>().join(","),
             ),
         }),
-        Column::wide("RESOLUTION", |row, _| text(&row["resolution"]).into()),
-        Column::wide("VIPS", |row, _| by_cluster(&row["clusterVIPs"]).into()),
-        Column::wide("EXTERNAL", |row, _| by_cluster(&row["externalAddresses"]).into()),
-        Column::wide("SERVICE ACCOUNTS", |row, _| text(&row["serviceAccounts"]).into()),
+        Column::wide("RESOLUTION", |row, _| text(&row.resolution).into()),
+        Column::wide("VIPS", |row, _| by_cluster(&row.cluster_vips).into()),
+        Column::wide("EXTERNAL", |row, _| by_cluster(&row.external_addresses).into()),
+        Column::wide("SERVICE ACCOUNTS", |row, _| text(&row.service_accounts).into()),
     ],
 };
 
-pub(super) const ENDPOINTS: TableLayout = TableLayout {
+pub(super) const ENDPOINTS: TableLayout<ServiceEndpoint> = TableLayout {
     kind: "endpoint",
-    name: |row| format!("{}:{}", text(&row["address"]), text(&row["port"])),
+    name: |row| format!("{}:{}", text(&row.address), text(&row.port)),
     columns: &[
-        Column::new("ADDRESS", |row, _| text(&row["address"]).into()),
-        Column::new("PORT", |row, _| text(&row["port"]).into()),
-        Column::new("NAME", |row, _| text(&row["portName"]).into()),
-        Column::new("CLUSTER", |row, _| text(&row["cluster"]).into()),
-        Column::new("NETWORK", |row, _| text(&row["network"]).into()),
-        Column::new("HEALTH", |row, _| match text(&row["health"]) {
-            health if health == "healthy" => Cell::good(health),
-            health => Cell::doubtful(health),
+        Column::new("ADDRESS", |row, _| text(&row.address).into()),
+        Column::new("PORT", |row, _| text(&row.port).into()),
+        Column::new("NAME", |row, _| text(&row.port_name).into()),
+        Column::new("CLUSTER", |row, _| text(&row.cluster).into()),
+        Column::new("NETWORK", |row, _| text(&row.network).into()),
+        Column::new("HEALTH", |row, _| match &row.health {
+            EndpointHealth::Healthy => Cell::good(row.health.as_str()),
+            health => Cell::doubtful(text(health.as_str())),
         }),
-        Column::new("MTLS", |row, _| text(&row["tlsMode"]).into()),
-        Column::new("WORKLOAD", |row, _| text(&row["workload"]).into()),
-        Column::wide("LOCALITY", |row, _| text(&row["locality"]).into()),
-        Column::wide("WEIGHT", |row, _| text(&row["weight"]).into()),
-        Column::wide("SERVICE ACCOUNT", |row, _| text(&row["serviceAccount"]).into()),
-        Column::wide("PROVIDER", |row, _| text(&row["provider"]).into()),
+        Column::new("MTLS", |row, _| text(&row.tls_mode).into()),
+        Column::new("WORKLOAD", |row, _| text(&row.workload).into()),
+        Column::wide("LOCALITY", |row, _| text(&row.locality).into()),
+        Column::wide("WEIGHT", |row, _| text(&row.weight).into()),
+        Column::wide("SERVICE ACCOUNT", |row, _| text(&row.service_account).into()),
+        Column::wide("PROVIDER", |row, _| text(&row.provider).into()),
     ],
 };
 
@@ -104,47 +104,48 @@ impl ServiceGetArgs {
         let found = ask.ask("/debug/endpoints", &query).await;
         let found = found.map_err(|failure| failure.or_next("strait service list"))?;
         if *endpoints {
-            return Ok(ENDPOINTS.render(&found.raw, &found.value, &ask.show, &look));
+            return ENDPOINTS.render(&found.raw, &found.value, &ask.show, &look);
         }
         let service = ask.ask("/debug/services", &query).await?;
-        get(&service, &found.value, &ask.show, &look)
+        get(&service, &found.read::<Vec<_>>()?, &ask.show, &look)
     }
 }
 
 pub(super) fn get(
     service: &AdminResponse,
-    endpoints: &Value,
+    endpoints: &[ServiceEndpoint],
     show: &Show,
     look: &OutputStyle,
 ) -> Result<String, CommandFailure> {
     if !show.output.is_for_people() {
-        return Ok(SERVICES.render(&service.raw, &service.value, show, look));
+        return SERVICES.render(&service.raw, &service.value, show, look);
     }
-    let Some(row) = items(&service.value).first() else {
+    let services: Vec<Service> = service.read()?;
+    let Some(row) = services.first() else {
         return Err(
             CommandFailure::failed("the service no longer exists").next("strait service list")
         );
     };
     let mut fields: Vec<(&str, Cell)> = vec![
-        ("Hostname", text(&row["hostname"]).into()),
+        ("Hostname", text(&row.hostname).into()),
         ("Ports", ports(row).into()),
-        ("Resolution", text(&row["resolution"]).into()),
-        ("Service accounts", text(&row["serviceAccounts"]).into()),
+        ("Resolution", text(&row.resolution).into()),
+        ("Service accounts", text(&row.service_accounts).into()),
     ];
-    for conflict in items(&row["conflicts"]) {
-        let field = text(&conflict["field"]);
-        let [winner, losers] = ["winner", "losers"].map(|part| speakers(&conflict[part]));
+    for conflict in &row.conflicts {
+        let field = text(&conflict.field);
+        let (winner, losers) = (speakers([&conflict.winner]), speakers(&conflict.losers));
         fields.push(("Conflict", Cell::doubtful(format!("{field}: {winner} wins over {losers}"))));
     }
     // Clusters with the service but without endpoints get a line too.
     let mut groups: BTreeMap<(String, String), (usize, usize)> = BTreeMap::new();
-    for endpoint in items(endpoints) {
-        let key = (text(&endpoint["cluster"]), text(&endpoint["network"]));
+    for endpoint in endpoints {
+        let key = (text(&endpoint.cluster), text(&endpoint.network));
         let (ready, total) = groups.entry(key).or_default();
         *total += 1;
-        *ready += usize::from(endpoint["health"] == "healthy");
+        *ready += usize::from(endpoint.health == EndpointHealth::Healthy);
     }
-    for cluster in items(&row["clusters"]) {
+    for cluster in &row.clusters {
         let cluster = text(cluster);
         if !groups.keys().any(|(known, _)| *known == cluster) {
             groups.insert((cluster, "<none>".into()), (0, 0));
@@ -153,7 +154,7 @@ pub(super) fn get(
     let rows = groups
         .into_iter()
         .map(|((cluster, network), (ready, total))| {
-            let vips = text(&row["clusterVIPs"][&cluster]).into();
+            let vips = text(&row.cluster_vips.get(&cluster).cloned()).into();
             let count = format!("{ready}/{total}");
             let ready = if ready == total { Cell::good(count) } else { Cell::doubtful(count) };
             vec![cluster.into(), network.into(), ready, vips]
@@ -162,12 +163,12 @@ pub(super) fn get(
     let headers: &[&str] =
         if show.no_headers { &[] } else { &["CLUSTER", "NETWORK", "READY", "VIPS"] };
     let mut out = output::describe(fields, look) + "\n" + &output::table(headers, rows, look);
-    let exports = explain_import::exports(&row["exports"]);
+    let exports = explain_import::exports(&row.exports);
     if !exports.is_empty() {
         let headers: &[&str] = if show.no_headers { &[] } else { &explain_import::EXPORTS };
         out += &format!("\n{}", output::table(headers, exports, look));
     }
-    let imports: Vec<_> = items(&row["imports"]).iter().map(import).collect();
+    let imports: Vec<_> = row.imports.iter().map(import).collect();
     if !imports.is_empty() {
         let headers: &[&str] = if show.no_headers {
             &[]
@@ -180,40 +181,43 @@ pub(super) fn get(
 }
 
 /// Returns the row of an import.
-fn import(import: &Value) -> Vec<Cell> {
-    let state = match (import["present"] == true, import["ready"] == true) {
+fn import(import: &ServiceImport) -> Vec<Cell> {
+    let state = match (import.present, import.ready) {
         (true, true) => Cell::good("ready"),
         (true, false) => Cell::doubtful("not ready"),
         (false, _) => Cell::doubtful("missing"),
     };
-    let writer = match (import["present"] == true, import["ours"] == true) {
+    let writer = match (import.present, import.ours) {
         (false, _) => "<none>",
         (true, true) => "strait",
         (true, false) => "another",
     };
-    let code = import["code"].as_str().map(|code| format!(" ({code})")).unwrap_or_default();
-    let reason = match &import["reason"] {
-        Value::Null => "<none>".to_owned(),
-        reason => text(reason) + &code,
+    let code = import.code.as_ref().map(|code| format!(" ({code})")).unwrap_or_default();
+    let reason = match &import.reason {
+        None => "<none>".to_owned(),
+        Some(reason) => text(reason) + &code,
     };
-    let ips = text(&import["ips"]);
-    let cluster = text(&import["cluster"]).into();
-    let slices = text(&import["slices"]).into();
+    let ips = text(&import.ips);
+    let cluster = text(&import.cluster).into();
+    let slices = text(&import.slices).into();
     vec![cluster, state, ips.into(), slices, writer.into(), reason.into()]
 }
 
-fn ports(row: &Value) -> String {
-    let port = |port: &Value| {
-        let [name, number, protocol] = ["name", "port", "protocol"].map(|part| text(&port[part]));
+fn ports(row: &Service) -> String {
+    let port = |port: &ServicePort| {
+        let (name, number, protocol) = (text(&port.name), port.port, text(&port.protocol));
         format!("{name}:{number}/{protocol}")
     };
-    let ports: Vec<String> = items(&row["ports"]).iter().map(port).collect();
+    let ports: Vec<String> = row.ports.iter().map(port).collect();
     if ports.is_empty() { "<none>".into() } else { ports.join(",") }
 }
 
-fn by_cluster(map: &Value) -> String {
-    let Some(map) = map.as_object().filter(|map| !map.is_empty()) else { return "<none>".into() };
-    let one =
-        |(cluster, value): (&String, &Value)| format!("{}={}", output::clean(cluster), text(value));
+fn by_cluster(map: &BTreeMap<String, Vec<String>>) -> String {
+    if map.is_empty() {
+        return "<none>".into();
+    }
+    let one = |(cluster, value): (&String, &Vec<String>)| {
+        format!("{}={}", output::clean(cluster), text(value))
+    };
     map.iter().map(one).collect::<Vec<_>>().join(" ")
 }

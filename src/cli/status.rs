@@ -9,8 +9,9 @@ use super::cluster::CLUSTERS;
 use super::failure::{CommandResult, Exit};
 use super::list::{Follow, LastShown, watch_pause};
 use super::network::NETWORKS;
-use super::output::{self, Cell, Format, OutputStyle, Render, Show, items, text};
+use super::output::{self, Cell, Format, OutputStyle, Render, Show, text};
 use super::{hold, rollout};
+use strait_admin_api::TypeDelivery;
 
 /// Maximum number of listed services with conflicts; a mesh may have thousands.
 const CONFLICTS_SHOWN: usize = 8;
@@ -38,14 +39,15 @@ pub(crate) async fn run(args: &StatusArgs) -> CommandResult {
         if bad && deadline.pause().await {
             continue;
         }
-        let whole = whole(answers, &found);
+        let whole = Status::of(answers, &found);
+        let json = whole.to_json();
         let look = OutputStyle::of_stdout();
         let printed = match args.show.output {
-            Format::Json => format!("{whole:#}\n"),
-            Format::Yaml => output::yaml(&whole),
-            _ => render(&whole, &args.show, &look),
+            Format::Json => format!("{json:#}\n"),
+            Format::Yaml => output::yaml(&json),
+            _ => whole.render(&args.show, &look),
         };
-        shown.whole(&whole, &printed)?;
+        shown.whole(&json, &printed)?;
         if !args.follow.watch {
             return Ok(if bad { Exit::Unhealthy } else { Exit::Fine });
         }
@@ -53,26 +55,97 @@ pub(crate) async fn run(args: &StatusArgs) -> CommandResult {
     }
 }
 
-/// Returns the status as one object.
-pub(super) fn whole(answers: CheckInputs, found: &[Value]) -> Value {
-    let problems: Vec<String> = found.iter().filter(|row| is_problem(row)).map(line).collect();
-    let notes = || found.iter().filter(|row| !is_problem(row));
-    // Conflicts are notes, because no cluster is at fault, but they are listed here since users
-    // would not look for them.
-    let conflicts: Vec<String> =
-        notes().filter(|row| row["category"] == "services").map(line).collect();
-    let notes = notes().count();
-    let CheckInputs { clusters, networks, proxies, hold, rollout, replicas, .. } = answers;
-    let mut whole = json!({
-        "held": hold["held"],
-        "rollout": rollout["running"],
-        "clusters": clusters, "networks": networks, "proxies": proxies,
-        "problems": problems, "conflicts": conflicts, "notes": notes,
-    });
-    if let Some(missing) = replicas.get("missingReplicas") {
-        whole["missingReplicas"] = missing.clone();
+/// The status of the mesh.
+pub(super) struct Status {
+    answers: CheckInputs,
+    problems: Vec<String>,
+    conflicts: Vec<String>,
+    notes: usize,
+}
+
+impl Status {
+    pub(super) fn of(answers: CheckInputs, found: &[Value]) -> Self {
+        let notes = || found.iter().filter(|row| !is_problem(row));
+        Self {
+            answers,
+            problems: found.iter().filter(|row| is_problem(row)).map(line).collect(),
+            // Conflicts are notes, because no cluster is at fault, but they are listed here since
+            // users would not look for them.
+            conflicts: notes().filter(|row| row["category"] == "services").map(line).collect(),
+            notes: notes().count(),
+        }
     }
-    whole
+
+    /// Returns the status as one JSON object.
+    pub(super) fn to_json(&self) -> Value {
+        let Self { answers, problems, conflicts, notes } = self;
+        let CheckInputs { clusters, networks, proxies, hold, rollout, replicas, .. } = answers;
+        let part = |value: &Value, name: &str| value.get(name).cloned().unwrap_or_default();
+        let mut whole = json!({
+            "held": part(&hold.value, "held"),
+            "rollout": part(&rollout.value, "running"),
+            "clusters": clusters.value, "networks": networks.value, "proxies": proxies.value,
+            "problems": problems, "conflicts": conflicts, "notes": notes,
+        });
+        if !replicas.missing_replicas.is_empty() {
+            whole["missingReplicas"] = json!(replicas.missing_replicas);
+        }
+        whole
+    }
+
+    /// Renders the status for people.
+    pub(super) fn render(&self, show: &Show, look: &OutputStyle) -> String {
+        let Self { answers, problems, conflicts, notes } = self;
+        let wide = show.output == Format::Wide;
+        let headers = !show.no_headers;
+        let clusters = answers.clusters.iter();
+        let mut out = CLUSTERS.listing.table(clusters, wide).render(headers, look);
+        if !answers.networks.is_empty() {
+            out.push('\n');
+            let networks = answers.networks.iter();
+            out += &NETWORKS.listing.table(networks, wide).render(headers, look);
+        }
+        let proxies = &*answers.proxies;
+        let count = |wanted: fn(&TypeDelivery) -> bool| {
+            proxies.iter().filter(|row| row.types.values().any(wanted)).count()
+        };
+        let rejecting = count(|entry| entry.nack.is_some());
+        let behind = count(|entry| entry.nack.is_some() || entry.sent != entry.acked);
+        let or_bad =
+            |count: usize, text: String| if count == 0 { text.into() } else { Cell::bad(text) };
+        out.push('\n');
+        let mut rows = vec![
+            vec![
+                "PROXIES".into(),
+                format!("{} connected", proxies.len()).into(),
+                format!("{} in sync", proxies.len() - behind).into(),
+                or_bad(rejecting, format!("{rejecting} rejecting")),
+                format!("{} waiting", behind - rejecting).into(),
+            ],
+            vec!["NOTES".into(), format!("{notes} (strait check)").into()],
+            vec!["PROBLEMS".into(), or_bad(problems.len(), problems.len().to_string())],
+        ];
+        let missing = &answers.replicas.missing_replicas;
+        if !missing.is_empty() {
+            let names = missing.iter().map(text).collect::<Vec<_>>().join(", ");
+            rows.push(vec!["MISSING".into(), Cell::bad(format!("replica {names}"))]);
+        }
+        if !conflicts.is_empty() {
+            rows.insert(2, vec!["CONFLICTS".into(), Cell::doubtful(conflicts.len().to_string())]);
+        }
+        out += &output::table(&[], rows, look);
+        out += &hold::line(&answers.hold, look).unwrap_or_default();
+        out += &rollout::line(&answers.rollout, look).unwrap_or_default();
+        out.extend(problems.iter().map(|one| format!("  {one}\n")));
+        out.extend(conflicts.iter().take(CONFLICTS_SHOWN).map(|one| format!("  {one}\n")));
+        if conflicts.len() > CONFLICTS_SHOWN {
+            out += &format!(
+                "  and {} more conflicts (strait check services)\n",
+                conflicts.len() - CONFLICTS_SHOWN
+            );
+        }
+        out
+    }
 }
 
 /// Formats a finding as a line: `cluster east: STR0301: stale: refused`.
@@ -83,62 +156,4 @@ fn line(row: &Value) -> String {
         true => format!("{object}: {fact}"),
         false => format!("{object}: {code}: {fact}"),
     }
-}
-
-pub(super) fn render(whole: &Value, show: &Show, look: &OutputStyle) -> String {
-    let wide = show.output == Format::Wide;
-    let headers = !show.no_headers;
-    let mut out = CLUSTERS.listing.table(items(&whole["clusters"]), wide).render(headers, look);
-    if !items(&whole["networks"]).is_empty() {
-        out.push('\n');
-        out += &NETWORKS.listing.table(items(&whole["networks"]), wide).render(headers, look);
-    }
-    let proxies = items(&whole["proxies"]);
-    let count = |wanted: fn(&Value) -> bool| {
-        let has = |row: &&Value| {
-            row["types"].as_object().into_iter().flatten().any(|(_, entry)| wanted(entry))
-        };
-        proxies.iter().filter(has).count()
-    };
-    let rejecting = count(|entry| !entry["nack"].is_null());
-    let behind = count(|entry| !entry["nack"].is_null() || entry["sent"] != entry["acked"]);
-    let [problems, conflicts] = ["problems", "conflicts"].map(|part| items(&whole[part]));
-    let or_bad =
-        |count: usize, text: String| if count == 0 { text.into() } else { Cell::bad(text) };
-    out.push('\n');
-    let mut rows = vec![
-        vec![
-            "PROXIES".into(),
-            format!("{} connected", proxies.len()).into(),
-            format!("{} in sync", proxies.len() - behind).into(),
-            or_bad(rejecting, format!("{rejecting} rejecting")),
-            format!("{} waiting", behind - rejecting).into(),
-        ],
-        vec!["NOTES".into(), format!("{} (strait check)", text(&whole["notes"])).into()],
-        vec!["PROBLEMS".into(), or_bad(problems.len(), problems.len().to_string())],
-    ];
-    let missing = items(&whole["missingReplicas"]);
-    if !missing.is_empty() {
-        let names = missing.iter().map(text).collect::<Vec<_>>().join(", ");
-        rows.push(vec!["MISSING".into(), Cell::bad(format!("replica {names}"))]);
-    }
-    if !conflicts.is_empty() {
-        rows.insert(2, vec!["CONFLICTS".into(), Cell::doubtful(conflicts.len().to_string())]);
-    }
-    out += &output::table(&[], rows, look);
-    out += &hold::line(whole, look).unwrap_or_default();
-    let running = json!({ "running": whole["rollout"] });
-    out += &rollout::line(&running, look).unwrap_or_default();
-    let lines = |of: &[Value]| -> String {
-        of.iter().map(|one| format!("  {}\n", one.as_str().unwrap_or_default())).collect()
-    };
-    out += &lines(problems);
-    out += &lines(&conflicts[..conflicts.len().min(CONFLICTS_SHOWN)]);
-    if conflicts.len() > CONFLICTS_SHOWN {
-        out += &format!(
-            "  and {} more conflicts (strait check services)\n",
-            conflicts.len() - CONFLICTS_SHOWN
-        );
-    }
-    out
 }

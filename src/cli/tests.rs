@@ -7,12 +7,16 @@ use std::path::{Path, PathBuf};
 
 use clap::Parser;
 use jiff::Timestamp;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::check::{CheckInputs, problems};
 use super::client::AdminResponse;
-use super::output::{Format, OutputStyle, Show};
-use super::{Cli, Command, bootstrap, cluster, explain, network, proxy, service, status};
+use super::output::tests::{sent, typed};
+use super::output::{Format, OutputStyle, Sent, Show, TableLayout};
+use super::status::Status;
+use super::{Cli, Command, bootstrap, cluster, explain, network, proxy, service};
+use strait_admin_api::{Cluster, Explanation, Network, Proxy};
 use strait_model::SdsFiles;
 
 const LOOK: OutputStyle =
@@ -46,49 +50,112 @@ fn check(name: &str, printed: &str) {
 
 #[test]
 fn lists_are_tables() {
-    let lists = [
-        ("cluster-list", "clusters", &cluster::CLUSTERS.listing),
-        ("network-list", "networks", &network::NETWORKS.listing),
-        ("service-list", "services", &service::SERVICES),
-        ("endpoint-list", "endpoints", &service::ENDPOINTS),
-        ("proxy-list", "proxies", &proxy::PROXIES.listing),
-    ];
-    for (name, input, listing) in lists {
-        let AdminResponse { raw, value } = answer(input);
-        for (suffix, format) in
-            [("", Format::Table), ("-wide", Format::Wide), ("-name", Format::Name)]
-        {
-            let printed = listing.render(&raw, &value, &show(format), &LOOK);
-            check(&format!("{name}{suffix}.txt"), &printed);
-        }
-        assert_eq!(listing.render(&raw, &value, &show(Format::Json), &LOOK), raw);
+    list("cluster-list", "clusters", &cluster::CLUSTERS.listing);
+    list("network-list", "networks", &network::NETWORKS.listing);
+    list("service-list", "services", &service::SERVICES);
+    list("endpoint-list", "endpoints", &service::ENDPOINTS);
+    list("proxy-list", "proxies", &proxy::PROXIES.listing);
+}
+
+fn list<T: DeserializeOwned>(name: &str, input: &str, listing: &TableLayout<T>) {
+    let AdminResponse { raw, value } = answer(input);
+    let render = |format| listing.render(&raw, &value, &show(format), &LOOK).expect("rows");
+    for (suffix, format) in [("", Format::Table), ("-wide", Format::Wide), ("-name", Format::Name)]
+    {
+        check(&format!("{name}{suffix}.txt"), &render(format));
     }
+    assert_eq!(render(Format::Json), raw);
+}
+
+/// Adds a field to each object of a response, like a newer server.
+fn with_a_new_field(value: &Value) -> Value {
+    match value {
+        Value::Array(items) => items.iter().map(with_a_new_field).collect(),
+        Value::Object(fields) => {
+            let fields = fields.iter().map(|(name, value)| (name.clone(), with_a_new_field(value)));
+            fields.chain([("addedLater".to_owned(), json!({ "a": [1] }))]).collect()
+        }
+        value => value.clone(),
+    }
+}
+
+#[test]
+fn lists_of_a_newer_server_are_shown_without_its_new_fields() {
+    fn compare<T: DeserializeOwned>(name: &str, input: &str, listing: &TableLayout<T>) {
+        // Maps by cluster have names as keys, so only rows and lists of objects get new fields.
+        let mut value = answer(input).value;
+        for row in value.as_array_mut().expect("rows") {
+            row["addedLater"] = json!({ "a": [1] });
+            for list in row.as_object_mut().expect("a row").values_mut() {
+                if list.is_array() {
+                    *list = with_a_new_field(list);
+                }
+            }
+        }
+        let shown = listing.render("", &value, &show(Format::Wide), &LOOK).expect("rows");
+        check(&format!("{name}-wide.txt"), &shown);
+    }
+    compare("cluster-list", "clusters", &cluster::CLUSTERS.listing);
+    compare("network-list", "networks", &network::NETWORKS.listing);
+    compare("service-list", "services", &service::SERVICES);
+    compare("endpoint-list", "endpoints", &service::ENDPOINTS);
+    compare("proxy-list", "proxies", &proxy::PROXIES.listing);
+    let mut explanation = answer("explain").value;
+    explanation = with_a_new_field(&explanation);
+    let of = first("proxies", |_: &Proxy| true);
+    let shown = explain::render(&typed(explanation), &of, None, &show(Format::Table), &LOOK);
+    check("explain.txt", &shown);
+}
+
+#[test]
+fn objects_of_an_older_server_are_shown_although_they_lack_fields() {
+    fn shown<T: DeserializeOwned>(row: Value, listing: &TableLayout<T>) -> String {
+        listing.render("", &json!([row]), &show(Format::Wide), &LOOK).expect("a row")
+    }
+    let rows = [
+        shown(json!({ "id": "only" }), &cluster::CLUSTERS.listing),
+        shown(json!({ "network": "only" }), &network::NETWORKS.listing),
+        shown(json!({ "hostname": "only" }), &service::SERVICES),
+        shown(json!({ "address": "only" }), &service::ENDPOINTS),
+        shown(json!({ "id": "~~only" }), &proxy::PROXIES.listing),
+    ];
+    for row in rows {
+        assert!(row.lines().nth(1).is_some_and(|line| line.starts_with("only ")), "{row}");
+    }
+    let cluster = sent(json!({ "id": "only", "state": "hibernating" }));
+    let described = cluster::CLUSTERS.one(&cluster, &show(Format::Table), &LOOK);
+    assert!(described.contains("hibernating"), "{described}");
+}
+
+#[test]
+fn response_of_another_form_is_an_error_with_a_next_step() {
+    let listing = &cluster::CLUSTERS.listing;
+    let clusters = json!([{ "id": 7 }]);
+    let failure = listing.render("", &clusters, &show(Format::Table), &LOOK).expect_err("no text");
+    assert!(failure.to_string().contains("can't be read"), "{failure}");
+    let raw = listing.render("raw", &clusters, &show(Format::Json), &LOOK);
+    assert_eq!(raw.expect("unchanged"), "raw", "scripts get the response as it is");
+}
+
+/// Returns the row of a response that fits.
+fn first<T: DeserializeOwned + Clone>(name: &str, fits: impl Fn(&T) -> bool) -> Sent<T> {
+    let rows: Vec<Sent<T>> = answer(name).rows().expect("rows");
+    rows.iter().find(|row| fits(row)).expect("a row").clone()
 }
 
 #[test]
 fn one_object_is_described() {
     let table = show(Format::Table);
-    let first = |name: &str, key: &str, wanted: &str| {
-        let rows = answer(name).value;
-        rows.as_array().expect("rows").iter().find(|row| row[key] == wanted).expect(wanted).clone()
-    };
-    check(
-        "cluster-get.txt",
-        &cluster::CLUSTERS.one(&first("clusters", "id", "prod-ap"), &table, &LOOK),
-    );
-    check(
-        "network-get.txt",
-        &network::NETWORKS.one(&first("networks", "network", "eu-west"), &table, &LOOK),
-    );
-    check(
-        "network-get-bare.txt",
-        &network::NETWORKS.one(&first("networks", "network", "ap-sg"), &table, &LOOK),
-    );
-    let proxies = answer("proxies").value;
-    let found = proxy::find(proxies.as_array().expect("rows"), "sleep-7f.sample@prod-eu");
+    let cluster = first("clusters", |row: &Cluster| row.id == "prod-ap");
+    check("cluster-get.txt", &cluster::CLUSTERS.one(&cluster, &table, &LOOK));
+    let network = |name: &str| first("networks", |row: &Network| row.network == name);
+    check("network-get.txt", &network::NETWORKS.one(&network("eu-west"), &table, &LOOK));
+    check("network-get-bare.txt", &network::NETWORKS.one(&network("ap-sg"), &table, &LOOK));
+    let proxies: Vec<Sent<Proxy>> = answer("proxies").rows().expect("rows");
+    let found = proxy::find(&proxies, "sleep-7f.sample@prod-eu");
     let found = found.expect("one fits").expect("a proxy");
     check("proxy-get.txt", &proxy::PROXIES.one(found, &table, &LOOK));
-    let endpoints = answer("endpoints").value;
+    let endpoints: Vec<_> = answer("endpoints").read().expect("rows");
     let service = service::get(&answer("services"), &endpoints, &table, &LOOK);
     check("service-get.txt", &service.expect("a service"));
     let config = answer("config_dump");
@@ -97,14 +164,14 @@ fn one_object_is_described() {
 
 #[test]
 fn explanations_end_at_the_first_failed_step() {
-    let proxies = answer("proxies").value;
+    let proxies: Vec<Proxy> = answer("proxies").read().expect("rows");
     let of = &proxies[0];
-    let answer = answer("explain").value;
+    let answer: Explanation = answer("explain").read().expect("an explanation");
     check("explain.txt", &explain::render(&answer, of, None, &show(Format::Table), &LOOK));
     check("explain-wide.txt", &explain::render(&answer, of, None, &show(Format::Wide), &LOOK));
     let ascii = OutputStyle { unicode: false, ..LOOK };
     let mut one = answer;
-    one["endpoints"] = Value::Array(vec![one["endpoints"][3].clone()]);
+    one.endpoints = vec![one.endpoints[3].clone()];
     check(
         "explain-address.txt",
         &explain::render(&one, of, Some("10.3.0.1"), &show(Format::Table), &ascii),
@@ -115,7 +182,9 @@ fn explanations_end_at_the_first_failed_step() {
 fn ambiguous_proxy_names_are_rejected() {
     let stream = |key: &str, cluster: &str, id: &str, at: &str| {
         let id = format!("sidecar~{id}~client.shop~shop.svc.cluster.local");
-        serde_json::json!({ "key": key, "id": id, "cluster": cluster, "network": cluster, "connectedAt": at })
+        sent(
+            json!({ "key": key, "id": id, "cluster": cluster, "network": cluster, "connectedAt": at }),
+        )
     };
     let rows = [
         stream("client.shop-1", "east", "10.0.0.1", "2026-01-01T00:00:01Z"),
@@ -124,7 +193,7 @@ fn ambiguous_proxy_names_are_rejected() {
         stream("client.shop-4", "west", "10.0.0.2", "2026-01-01T00:00:04Z"),
     ];
     let key = |wanted: &str| match proxy::find(&rows, wanted) {
-        Ok(found) => found.map(proxy::key).unwrap_or_default(),
+        Ok(found) => found.map(|found: &Sent<Proxy>| found.key.clone()).unwrap_or_default(),
         Err(failure) => format!("{} {failure}", failure.exit as u8),
     };
     assert_eq!(key("client.shop@east"), "client.shop-2", "its newest stream");
@@ -143,12 +212,15 @@ fn ambiguous_proxy_names_are_rejected() {
 
 #[test]
 fn status_names_every_problem() {
-    let [clusters, networks, proxies] =
-        ["clusters", "networks", "proxies"].map(|name| answer(name).value);
+    let (clusters, networks, proxies) = (
+        sent(answer("clusters").value),
+        sent(answer("networks").value),
+        sent(answer("proxies").value),
+    );
     let answers = CheckInputs { clusters, networks, proxies, ..CheckInputs::default() };
     let found = problems(&answers);
-    let whole = status::whole(answers, &found);
-    check("status.txt", &status::render(&whole, &show(Format::Table), &LOOK));
+    let whole = Status::of(answers, &found);
+    check("status.txt", &whole.render(&show(Format::Table), &LOOK));
 }
 
 #[test]
@@ -173,28 +245,29 @@ fn explain_is_unhealthy_if_a_ready_endpoint_is_withheld() {
         (vec![sent()], Some("10.0.0.1"), Exit::Fine),
     ] {
         let answer = serde_json::json!({ "endpoints": endpoints });
-        assert_eq!(explain::verdict(&answer, asked), expected, "{answer}");
+        assert_eq!(explain::verdict(&typed(answer.clone()), asked), expected, "{answer}");
     }
     // A service that the proxy resolves itself needs no endpoints.
     let passed_on = serde_json::json!({ "endpoints": [], "found": "as the client asks (NONE)" });
+    let passed_on = typed(passed_on);
     assert_eq!(explain::verdict(&passed_on, None), Exit::Fine);
     assert_eq!(explain::verdict(&passed_on, Some("10.0.0.1")), Exit::Unhealthy);
-    let of = serde_json::json!({});
+    let of = Proxy::default();
     let shown = explain::render(&passed_on, &of, None, &show(Format::Table), &LOOK);
     assert!(shown.contains("as the client asks") && !shown.contains("No cluster"), "{shown}");
 }
 
 #[test]
 fn status_lists_problems_of_sources_and_counts_notes() {
-    let sources = serde_json::json!([
+    let sources = typed(json!([
         { "name": "consul", "kind": "consul", "state": "stale", "code": "STR0320", "reason": "500" },
         { "name": "entries", "kind": "entries", "state": "live", "warnings": ["shop/a: no hosts"] },
         { "name": "xds://a", "kind": "mcp", "state": "restored", "warnings": [] },
-    ]);
-    let mesh = serde_json::json!({ "problems": [{ "code": "STR0110", "text": "line 3" }] });
+    ]));
+    let mesh = typed(json!({ "problems": [{ "code": "STR0110", "text": "line 3" }] }));
     let answers = CheckInputs { sources, mesh, ..CheckInputs::default() };
     let found = problems(&answers);
-    let whole = status::whole(answers, &found);
+    let whole = Status::of(answers, &found).to_json();
     assert_eq!(
         whole["problems"],
         serde_json::json!([
@@ -209,17 +282,18 @@ fn status_lists_problems_of_sources_and_counts_notes() {
 #[test]
 fn status_lists_the_first_service_conflicts() {
     let service = |number: usize| {
-        serde_json::json!({
+        typed(json!({
             "hostname": format!("s{number}.shop"),
             "conflicts": [{ "field": "ports", "winner": "east", "losers": ["west"] }],
-        })
+        }))
     };
     let services = (0..10).map(service).collect();
     let answers = CheckInputs { services, ..CheckInputs::default() };
     let found = problems(&answers);
-    let whole = status::whole(answers, &found);
-    assert_eq!(whole["conflicts"].as_array().map(Vec::len), Some(10), "scripts have them all");
-    let shown = status::render(&whole, &show(Format::Table), &LOOK);
+    let whole = Status::of(answers, &found);
+    let conflicts = whole.to_json()["conflicts"].as_array().map(Vec::len);
+    assert_eq!(conflicts, Some(10), "scripts have them all");
+    let shown = whole.render(&show(Format::Table), &LOOK);
     let first = "  service s0.shop: STR0430: ports: west and east differ; east wins; all ports are served\n";
     assert!(shown.contains(first) && shown.contains("CONFLICTS   10\n"), "{shown}");
     assert!(shown.contains("s7.shop") && !shown.contains("s8.shop"), "{shown}");

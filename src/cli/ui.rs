@@ -8,13 +8,13 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use clap::Args;
-use serde_json::Value;
 use tokio::process::Command;
 
 use super::bundle::{ServedBundle, serve_bundle};
 use super::client::{AdminClient, Connect};
 use super::failure::{CommandFailure, CommandResult, Exit};
 use super::output;
+use strait_admin_api::LoginCode;
 use strait_base::signal::signalled;
 
 /// Time that a program that opens a browser has to report a failure. Some run as long as the
@@ -77,7 +77,7 @@ pub(crate) async fn run(args: &UiArgs) -> CommandResult {
 async fn show(connect: &Connect, print: bool) -> CommandResult {
     let client = AdminClient::new(connect).await?;
     let answer = client.get("/api/login-code", &[]).await?;
-    let (url, seconds) = link(client.server(), &answer.value)?;
+    let (url, seconds) = link(client.server(), &answer.read()?)?;
     if !print && has_display() && open(&url).await {
         tell!("The page is open in your browser: {}", client.server());
         return Ok(Exit::Fine);
@@ -88,12 +88,11 @@ async fn show(connect: &Connect, print: bool) -> CommandResult {
 }
 
 /// Returns the login URL and its lifetime in seconds.
-fn link(server: &str, answer: &Value) -> Result<(String, u64), CommandFailure> {
-    let code =
-        answer["code"].as_str().filter(|code| code.bytes().all(|b| b.is_ascii_alphanumeric()));
-    match (code, answer["expiresSeconds"].as_u64()) {
-        (Some(code), Some(seconds)) => Ok((format!("{server}/login?code={code}"), seconds)),
-        _ => Err(CommandFailure::failed(format!("{server} returned no login code"))),
+fn link(server: &str, answer: &LoginCode) -> Result<(String, u64), CommandFailure> {
+    let LoginCode { code, expires_seconds } = answer;
+    match !code.is_empty() && code.bytes().all(|b| b.is_ascii_alphanumeric()) {
+        true => Ok((format!("{server}/login?code={code}"), *expires_seconds)),
+        false => Err(CommandFailure::failed(format!("{server} returned no login code"))),
     }
 }
 
@@ -121,14 +120,15 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::cli::output::tests::typed;
 
     #[test]
     fn link_contains_only_the_code_of_the_response() {
         let answer = json!({ "code": "ab12", "expiresSeconds": 60 });
-        let (url, seconds) = link("http://127.0.0.1:1", &answer).expect("a link");
+        let (url, seconds) = link("http://127.0.0.1:1", &typed(answer)).expect("a link");
         assert_eq!((url.as_str(), seconds), ("http://127.0.0.1:1/login?code=ab12", 60));
         for wrong in [json!({}), json!({ "code": "a b&c", "expiresSeconds": 60 }), json!([])] {
-            assert!(link("http://127.0.0.1:1", &wrong).is_err(), "{wrong}");
+            assert!(link("http://127.0.0.1:1", &typed(wrong.clone())).is_err(), "{wrong}");
         }
     }
 }

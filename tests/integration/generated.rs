@@ -8,6 +8,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use super::admin_types;
 use super::docs::slug;
 use super::harness::{Estate, Setup, Trust};
 use strait_base::codes;
@@ -18,16 +19,18 @@ const HOW: &str =
 #[test]
 fn generated_pages_are_current() {
     for (name, text) in [
-        ("cli.md", command_page()),
-        ("error-codes.md", code_page()),
-        ("metrics.md", metric_page()),
-        ("admin-api.md", admin_page()),
+        ("docs/reference/cli.md", command_page()),
+        ("docs/reference/error-codes.md", code_page()),
+        ("docs/reference/metrics.md", metric_page()),
+        ("docs/reference/admin-api.md", admin_page()),
+        ("docs/reference/admin-api.schema.json", admin_types::schema_file()),
+        ("crates/server/src/admin/page/admin-api.d.ts", admin_types::declarations()),
     ] {
-        let path = root().join("docs/reference").join(name);
+        let path = root().join(name);
         let mut stored = std::fs::read_to_string(&path).unwrap_or_default();
         if stored != text && std::env::var_os("BLESS").is_some() {
             // Replaced in one step, because other tests read the pages at the same time.
-            let new = path.with_extension("md.new");
+            let new = path.with_extension("new");
             std::fs::write(&new, &text).expect("written");
             std::fs::rename(&new, &path).expect("replaced");
             stored.clone_from(&text);
@@ -35,7 +38,7 @@ fn generated_pages_are_current() {
         let differing = stored.lines().zip(text.lines()).find(|(stored, made)| stored != made);
         assert!(
             stored == text,
-            "docs/reference/{name} is out of date: run the tests generated_pages with BLESS=1; first difference: {differing:?}"
+            "{name} is out of date: run the tests generated_pages with BLESS=1; first difference: {differing:?}"
         );
     }
 }

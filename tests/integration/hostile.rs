@@ -334,7 +334,7 @@ async fn calls_without_grpc_fail_alone() {
     assert!(!mesh.closed("panic").await);
 }
 
-/// The program as a separate process, with few file descriptors; ends with the test.
+/// The program as a separate process with limits; ends with the test.
 struct Process {
     child: Child,
     xds: SocketAddr,
@@ -344,9 +344,10 @@ struct Process {
 }
 
 impl Process {
-    async fn start(setup: &Setup, descriptors: usize) -> Self {
+    /// Starts the program from a shell that has run `limits`.
+    async fn start(setup: &Setup, limits: &str) -> Self {
         let log = setup.path("log");
-        let limited = format!("ulimit -n {descriptors}; exec \"$@\"");
+        let limited = format!("{limits}; exec \"$@\"");
         let mut command = tokio::process::Command::new("sh");
         command.args(["-c", &limited, "sh", env!("CARGO_BIN_EXE_strait"), "serve"]);
         command.args(setup.arguments()).stdout(Stdio::piped());
@@ -415,7 +416,7 @@ async fn half_open_requests_and_few_descriptors_do_not_affect_health_and_new_str
     east.serve("web", &["10.0.0.1"]);
     let setup = Setup::new();
     setup.join(&[&east]);
-    let process = Process::start(&setup, 96).await;
+    let process = Process::start(&setup, "ulimit -n 96").await;
     let mut sockets = Vec::new();
     for round in 0..3 {
         for _ in 0..1000 {
@@ -445,7 +446,7 @@ async fn half_open_requests_and_few_descriptors_do_not_affect_health_and_new_str
 #[tokio::test]
 async fn server_without_file_descriptors_reports_it_and_recovers() {
     let setup = Setup::new();
-    let process = Process::start(&setup, 64).await;
+    let process = Process::start(&setup, "ulimit -n 64").await;
     let tls = setup.certificate(SHOP, "web");
     let check = async || {
         let channel = channel(process.xds, "localhost", Arc::clone(&tls)).await;
@@ -485,4 +486,22 @@ async fn server_without_file_descriptors_reports_it_and_recovers() {
     assert!(log.contains("STR0810") && log.contains("\"limit\":64"), "{log}");
     drop(sockets);
     wait_until(SOON, serves).await;
+}
+
+/// Removes the right to lock memory beyond the limit, and sets a limit below the size of the program.
+const FEW_LOCKED_PAGES: &str = "ulimit -l 64
+    if [ \"$(id -u)\" = 0 ]; then exec setpriv --bounding-set -ipc_lock \"$@\"; fi";
+
+#[tokio::test]
+async fn program_that_cannot_be_locked_in_memory_warns_once_and_serves() {
+    let east = Member::start("east", "n1", "198.18.0.1").await;
+    east.serve("web", &["10.0.0.1"]);
+    let setup = Setup::new().with(&["--lock-memory"]);
+    setup.join(&[&east]);
+    let process = Process::start(&setup, FEW_LOCKED_PAGES).await;
+    process.answers("/debug/clusters").await.expect("it serves");
+    let log = std::fs::read_to_string(&process.log).expect("a log");
+    let warnings: Vec<&str> = log.lines().filter(|line| line.contains("STR0519")).collect();
+    assert_eq!(warnings.len(), 1, "{log}");
+    assert!(warnings[0].contains("its limit is 65536 bytes (RLIMIT_MEMLOCK)"), "{warnings:?}");
 }

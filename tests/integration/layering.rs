@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// Each crate of the product, and the crates on which it may depend, in the order of the data flow.
 const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
+    ("admin-api", &[]),
     ("base", &[]),
     ("model", &["base"]),
     ("identity", &["base", "model", "proto"]),
@@ -22,12 +23,27 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("xds", &["base", "model", "http2", "proto"]),
     ("xds-client", &["base", "xds", "proto"]),
     ("envoy", &["base", "model", "rules", "mesh", "xds", "proto"]),
-    ("ads", &["base", "model", "identity", "rules", "mesh", "xds", "envoy", "http2", "proto"]),
+    (
+        "ads",
+        &[
+            "admin-api",
+            "base",
+            "model",
+            "identity",
+            "rules",
+            "mesh",
+            "xds",
+            "envoy",
+            "http2",
+            "proto",
+        ],
+    ),
     ("injection", &["base", "model", "identity"]),
-    ("explain", &["base", "model", "rules", "mesh"]),
+    ("explain", &["admin-api", "base", "model", "rules", "mesh"]),
     (
         "server",
         &[
+            "admin-api",
             "base",
             "model",
             "identity",

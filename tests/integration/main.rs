@@ -8,6 +8,7 @@
 )]
 
 mod access;
+mod admin_types;
 mod agent;
 mod archive;
 mod bundle;

@@ -416,7 +416,7 @@ async fn replicas_use_few_connections_to_the_config_cluster() {
 }
 
 /// Starts a replica without a config cluster, which knows the others by `--peers`.
-async fn start_peer(setup: &Setup, name: &str, port: u16, peers: &[u16]) -> Server {
+pub(crate) async fn start_peer(setup: &Setup, name: &str, port: u16, peers: &[u16]) -> Server {
     let mut arguments = setup.arguments_on(&setup.path(name));
     let at = arguments.iter().position(|one| one == "--xds-address").expect("it is given");
     arguments[at + 1] = format!("127.0.0.1:{port}");

@@ -109,7 +109,12 @@ fn each_type_name_is_defined_once() {
         }
     }
     assert!(defined.len() > 500, "the search found too few types: {}", defined.len());
-    defined.retain(|_, files| files.len() > 1);
+    // A response may have the name of the type that it shows. The server names it `api::X`.
+    let is_of_api = |file: &&String| file.contains("/crates/admin-api/");
+    defined.retain(|_, files| {
+        let of_api = files.iter().filter(is_of_api).count();
+        of_api > 1 || files.len() - of_api > 1
+    });
     assert!(
         defined.is_empty(),
         "rename these types: several files define the same name: {defined:#?}"

@@ -1,5 +1,6 @@
 //! The verdict matrix: injects each outage of `tests/verdicts/matrix.json` into a healthy mesh of two clusters and two
-//! networks, and compares the verdicts of `strait check`, `status` and `explain` with the expected ones.
+//! networks, and compares the verdicts of `strait check`, `status` and `explain` with the expected ones. The mesh has two
+//! replicas of the control plane. The proxy is connected to one, and the commands ask the other.
 
 use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
@@ -12,9 +13,10 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
 
 use super::mesh::{
-    Member, Proxy, SHOP, SOON, SYSTEM, Server, Setup, endpoints_until, holds, renamed, replace,
-    text, wait_until,
+    Member, Proxy, SHOP, SOON, SYSTEM, Server, Setup, endpoints_until, free_port, holds, renamed,
+    replace, text, wait_until,
 };
+use super::replicas::start_peer;
 use strait_identity::AuthorityPem;
 use strait_sim::objects::{self, Endpoint, NETWORK_LABEL, Port};
 use strait_sim::{Certificate, Fault, Options as SimOptions};
@@ -51,7 +53,10 @@ struct World {
     /// Its API server ends with it.
     _east: Member,
     west: Member,
+    /// The replica that proxies are connected to.
     server: Server,
+    /// The replica that commands ask. Outages of a restart have none.
+    asked: Option<Server>,
     clients: Vec<XdsClient>,
     /// A member that joins later.
     more: Option<Member>,
@@ -90,10 +95,20 @@ impl World {
         replace(&policy, "apiVersion: strait.dev/v1\nkind: Policy\n");
         let setup = setup.with(&["--policy", &policy.display().to_string()]);
         setup.join(&[&east, &west]);
-        let server = setup.start_ready().await;
+        let [own, other] = [free_port(), free_port()];
+        let server = start_peer(&setup, "state", own, &[other]).await;
+        let asked = start_peer(&setup, "state-of-asked", other, &[own]).await;
         let client = server.connect(&setup, &Proxy::sidecar("east")).await;
         endpoints_until(&client, "web", &[("198.18.0.2:15443", 2)]).await;
-        Self { setup, _east: east, west, server, clients: vec![client], more: None }
+        Self {
+            setup,
+            _east: east,
+            west,
+            server,
+            asked: Some(asked),
+            clients: vec![client],
+            more: None,
+        }
     }
 
     /// Injects an outage.
@@ -307,10 +322,13 @@ impl World {
         self.setup.put("north", &strait_sim::member_secret(SYSTEM, id, kubeconfig));
     }
 
-    /// Replaces the running server by that of an unused setup, because two servers cannot use one
-    /// directory.
+    /// Stops the other replica, and replaces the running server by that of an unused setup, because
+    /// two servers cannot use one directory.
     async fn stop(&mut self) {
         self.clients.clear();
+        if let Some(asked) = self.asked.take() {
+            asked.shut_down().await;
+        }
         let other = Setup::new();
         let running = std::mem::replace(&mut self.server, other.start().await);
         running.shut_down().await;
@@ -334,8 +352,9 @@ impl World {
     /// Waits until the commands give the expected verdicts.
     async fn judge(&self, row: &Row) {
         let outage = &row.outage;
+        let asked = self.asked.as_ref().unwrap_or(&self.server);
         wait_until(SOON, async || {
-            let output = self.server.strait(&["check", "-o", "json"]).await;
+            let output = asked.strait(&["check", "-o", "json"]).await;
             let found: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
             let problems = found.as_array().into_iter().flatten();
             let problems = problems.filter(|one| one["severity"] == "problem");
@@ -351,13 +370,13 @@ impl World {
         })
         .await;
         wait_until(SOON, async || {
-            let output = self.server.strait(&["status"]).await;
+            let output = asked.strait(&["status"]).await;
             holds(is_met(&row.status, &output), (outage, "status", text(&output)))
         })
         .await;
         let Some(expected) = &row.explain else { return };
         wait_until(SOON, async || {
-            let output = self.server.strait(&["explain", "client.shop", "web.shop"]).await;
+            let output = asked.strait(&["explain", "client.shop", "web.shop"]).await;
             holds(is_met(expected, &output), (outage, "explain", text(&output)))
         })
         .await;
@@ -422,9 +441,11 @@ async fn try_row(row: Row) -> Option<String> {
             world.inject(outage).await;
         }
         world.judge(&row).await;
-        let World { clients, server, .. } = world;
+        let World { clients, server, asked, .. } = world;
         drop(clients);
-        server.shut_down().await;
+        for replica in [Some(server), asked].into_iter().flatten() {
+            replica.shut_down().await;
+        }
     });
     let panic = run.catch_unwind().await.err()?;
     let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();

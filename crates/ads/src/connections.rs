@@ -7,11 +7,12 @@ use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use dashmap::DashMap;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::admission::Admitted;
 use super::budgets::Budgets;
+use strait_admin_api as api;
 use strait_base::codes;
 use strait_base::lock::lock;
 use strait_base::time::rfc3339;
@@ -334,50 +335,34 @@ impl OpenStream {
     }
 
     /// Returns the entry in `/debug/proxies`.
-    pub fn summary(&self) -> Value {
+    pub fn summary(&self) -> api::Proxy {
         let admitted = lock(&self.admitted).clone();
         let progress = self.progress();
-        let types: Map<String, Value> = progress
-            .iter()
-            .map(|(kind, progress)| (kind.short().to_owned(), progress_json(progress)))
-            .collect();
-        let mut summary = json!({
-            "key": self.key(),
-            "id": self.proxy.id,
-            "type": self.proxy.kind.as_str(),
-            "cluster": self.proxy.cluster,
-            "network": admitted.network,
-            "namespace": self.proxy.namespace(),
-            "identity": self.identity.to_string(),
-            "knownBy": self.known_by.proof,
-            "knownUntil": rfc3339(self.known_by.until),
-            "verified": admitted.verified,
-            "version": self.proxy.envoy_version,
-            "connectedAt": rfc3339(self.connected_at),
-            "protocol": self.form.as_str(),
-            "types": types,
-        });
-        if self.proxy.interception != Interception::Redirect {
-            summary["interception"] = json!(self.proxy.interception.as_str());
-        }
-        match self.proxy.virtual_hosts {
-            VirtualHostDelivery::InRoutes => {}
-            VirtualHostDelivery::OneByOne => summary["virtualHosts"] = json!({ "oneByOne": true }),
-            VirtualHostDelivery::Refused(reason) => {
-                let code = codes::VIRTUAL_HOSTS.id;
-                summary["virtualHosts"] =
-                    json!({ "oneByOne": false, "code": code, "reason": reason });
-            }
-        }
+        let types = progress.iter().map(|(kind, of)| (kind.short().to_owned(), delivery(of)));
+        let interception =
+            Some(self.proxy.interception).filter(|how| *how != Interception::Redirect);
         let secrets = lock(&self.session).secret_reports();
-        if !secrets.is_empty() {
-            summary["secrets"] = secrets.iter().map(secret_json).collect();
+        api::Proxy {
+            key: self.key(),
+            id: self.proxy.id.to_string(),
+            kind: self.proxy.kind.as_str().to_owned(),
+            cluster: self.proxy.cluster.to_string(),
+            network: admitted.network.to_string(),
+            namespace: self.proxy.namespace().to_string(),
+            identity: self.identity.to_string(),
+            known_by: Some(self.known_by.proof.to_owned()),
+            known_until: rfc3339(self.known_by.until),
+            verified: admitted.verified,
+            version: self.proxy.envoy_version.to_string(),
+            connected_at: rfc3339(self.connected_at),
+            protocol: self.form.as_str().to_owned(),
+            types: types.collect(),
+            interception: interception.map(|how| how.as_str().to_owned()),
+            virtual_hosts: virtual_hosts(self.proxy.virtual_hosts),
+            secrets: secrets.iter().map(secret).collect(),
+            missing_patches: self.proxy.missing_patches().into_iter().map(str::to_owned).collect(),
+            replica: None,
         }
-        let patches = self.proxy.missing_patches();
-        if !patches.is_empty() {
-            summary["missingPatches"] = json!(patches);
-        }
-        summary
     }
 
     /// Returns the status of each secret that the proxy subscribes to.
@@ -470,26 +455,39 @@ fn decoded(kind: ResourceType, body: &[u8]) -> Value {
         .unwrap_or_else(|error| json!({ "undecodable": error.to_string() }))
 }
 
-fn secret_json(report: &SecretReport) -> Value {
-    let trouble = report.trouble.as_ref();
-    json!({
-        "name": report.name,
-        "sent": report.sent,
-        "code": trouble.map(|trouble| trouble.code.id),
-        "reason": trouble.map(|trouble| &trouble.fact),
+fn virtual_hosts(delivery: VirtualHostDelivery) -> Option<api::VirtualHostSubscription> {
+    let (code, reason) = match delivery {
+        VirtualHostDelivery::InRoutes => return None,
+        VirtualHostDelivery::OneByOne => (None, None),
+        VirtualHostDelivery::Refused(reason) => (Some(codes::VIRTUAL_HOSTS.id), Some(reason)),
+    };
+    Some(api::VirtualHostSubscription {
+        one_by_one: code.is_none(),
+        code: code.map(str::to_owned),
+        reason: reason.map(str::to_owned),
     })
 }
 
-fn progress_json(progress: &Progress) -> Value {
-    let version = |version: Option<Version>| version.map(|version| version.to_string());
-    let mut value = json!({
-        "sent": version(progress.sent),
-        "acked": version(progress.acked),
-        "lastSent": progress.last_sent.map(rfc3339),
-        "lastAcked": progress.last_acked.map(rfc3339),
-    });
-    if let Some(nack) = &progress.nack {
-        value["nack"] = json!({ "error": nack.error, "resources": nack.resources });
+fn secret(report: &SecretReport) -> api::ProxySecret {
+    let trouble = report.trouble.as_ref();
+    api::ProxySecret {
+        name: report.name.to_string(),
+        sent: report.sent,
+        code: trouble.map(|trouble| trouble.code.id.to_owned()),
+        reason: trouble.map(|trouble| trouble.fact.clone()),
     }
-    value
+}
+
+fn delivery(progress: &Progress) -> api::TypeDelivery {
+    let version = |version: Option<Version>| version.map(|version| version.to_string());
+    api::TypeDelivery {
+        sent: version(progress.sent),
+        acked: version(progress.acked),
+        last_sent: progress.last_sent.map(rfc3339),
+        last_acked: progress.last_acked.map(rfc3339),
+        nack: progress.nack.as_ref().map(|nack| api::Rejection {
+            error: nack.error.clone(),
+            resources: nack.resources.iter().map(ToString::to_string).collect(),
+        }),
+    }
 }

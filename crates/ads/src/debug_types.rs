@@ -140,7 +140,7 @@ fn page(
     let (page, query) =
         path.trim_start_matches('/').split_once('?').unwrap_or((path.trim_start_matches('/'), ""));
     match page.trim_start_matches("debug/") {
-        "syncz" | "connections" => streams.iter().map(|one| one.summary()).collect(),
+        "syncz" | "connections" => streams.iter().map(|one| json!(one.summary())).collect(),
         "clusterz" => {
             let member = |one: MemberSummary| json!({ "id": one.id, "secretName": one.secret, "syncStatus": one.status });
             members().into_iter().map(member).collect()

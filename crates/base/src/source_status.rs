@@ -9,8 +9,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use jiff::Timestamp;
-use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::codes::Code;
@@ -191,8 +189,7 @@ fn rough(age: Duration) -> String {
 }
 
 /// The state of a source. Member clusters have these states and additional ones.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SourceState {
     /// Not read completely yet.
     Syncing,
@@ -241,36 +238,35 @@ pub struct SourceStanding {
     warnings: Vec<String>,
 }
 
-/// One entry of `/debug/sources`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+/// The status of a source, from which `/debug/sources` is built.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceStatus {
-    name: Arc<str>,
-    kind: &'static str,
-    address: String,
-    state: SourceState,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    code: Option<&'static str>,
-    last_contact: Option<Timestamp>,
-    failures: u64,
-    services: usize,
-    endpoints: usize,
-    objects: usize,
-    warnings: Vec<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    absent_kinds: Vec<&'static str>,
-}
-
-/// The short status of a source.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct SourceInShort {
-    name: Arc<str>,
-    kind: &'static str,
-    state: SourceState,
-    reason: Option<String>,
-    code: Option<&'static str>,
+    /// The name of the source.
+    pub name: Arc<str>,
+    /// The kind, as in [`SourceFacts::kind`].
+    pub kind: &'static str,
+    /// The address, without credentials.
+    pub address: String,
+    /// The state.
+    pub state: SourceState,
+    /// The reason for the state, if there is one.
+    pub reason: Option<String>,
+    /// The error code of the current failure.
+    pub code: Option<&'static str>,
+    /// The time of the last valid response.
+    pub last_contact: Option<SystemTime>,
+    /// Number of failed attempts to read the source.
+    pub failures: u64,
+    /// Number of services.
+    pub services: usize,
+    /// Number of endpoints.
+    pub endpoints: usize,
+    /// Number of objects, if it is a store of objects.
+    pub objects: usize,
+    /// Parts of the data that are not used unchanged, as text, sorted.
+    pub warnings: Vec<String>,
+    /// Kinds of objects, in plural, that the API server does not have, sorted.
+    pub absent_kinds: Vec<&'static str>,
 }
 
 /// The facts about all sources, by name.
@@ -368,19 +364,7 @@ impl SourceStatusTable {
         lines.iter().map(standing).collect()
     }
 
-    /// Returns the entries of `/debug/summary`, by name.
-    pub fn show_in_short(&self) -> Vec<SourceInShort> {
-        let short = |one: SourceStatus| SourceInShort {
-            name: one.name,
-            kind: one.kind,
-            state: one.state,
-            reason: one.reason,
-            code: one.code,
-        };
-        self.show().into_iter().map(short).collect()
-    }
-
-    /// Returns the entries of `/debug/sources`, by name.
+    /// Returns the status of each source, by name.
     pub fn show(&self) -> Vec<SourceStatus> {
         let now = SystemTime::now();
         let lines = self.lines.borrow();
@@ -393,7 +377,7 @@ impl SourceStatusTable {
                 state,
                 reason: facts.reason(state, now),
                 code: facts.trouble.as_ref().map(|trouble| trouble.code.id),
-                last_contact: facts.last_contact.and_then(|at| Timestamp::try_from(at).ok()),
+                last_contact: facts.last_contact,
                 failures: facts.failures,
                 services: facts.services,
                 endpoints: facts.endpoints,

@@ -3,25 +3,23 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
-use serde_json::{Value, json};
-
 use super::access_findings::PolicyFindings;
 use super::access_networks::behind_gateway;
 use super::access_ports::PolicyPorts;
 use super::peer_findings::{PeerLoss, of_peer};
 use super::standing::PolicyFinding;
 use super::standing::{ConfigReason, ConfigState, ObjectStanding};
+use strait_admin_api::{self as api, PolicyExplanation};
 use strait_base::codes;
 use strait_mesh::push::PushContext;
 use strait_mesh::push::authorizers::Authorizers;
 use strait_model::mesh_config::PathNormalization;
 use strait_model::{NetworkId, ObjectKey, Proxy, is_header_name, labels_match};
 use strait_rules::access::{
-    AccessDecision, AccessRequest, AccessSubject, AccessVerdict, AuthorizationAction,
-    AuthorizationPolicy, AuthorizationRule, ModeTransition, PeerMode, PolicyKind, PolicyName,
-    PolicySelector, PolicyState, PortMode, ProviderReach, RequestTest, TimePoint, WireForm,
-    WorkloadAccess, decide, enforced, rule_steps,
+    AccessDecision, AccessRequest, AccessSubject, AuthorizationAction, AuthorizationPolicy,
+    AuthorizationRule, ModeTransition, PeerMode, PolicyKind, PolicyName, PolicySelector,
+    PolicyState, PortMode, ProviderReach, RequestTest, TimePoint, WireForm, WorkloadAccess, decide,
+    enforced, rule_steps,
 };
 use strait_rules::traffic::destination_rule::RuleClient;
 use strait_rules::traffic::selection::Selection;
@@ -41,85 +39,17 @@ pub struct AskedRequest {
     pub port: Option<u16>,
 }
 
-/// Explanation of how a workload handles a request.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct PolicyExplanation {
-    /// The mTLS mode of the port.
-    pub mode: ModeLine,
-    /// The verdict if the request is HTTP.
-    pub http: VerdictLine,
-    /// The verdict for a connection whose content is unknown.
-    pub tcp: VerdictLine,
-    /// Whether the workload's labels are confirmed by its cluster. If not, every restricting policy
-    /// applies to it.
-    pub labels_known: bool,
-    /// Notes about rules whose decision is uncertain, because the caller connects through a
-    /// gateway.
-    pub notes: Vec<ConfigReason>,
-}
-
-/// The mTLS mode of a port.
-#[derive(Debug, Serialize)]
-pub struct ModeLine {
-    /// `STRICT`, `PERMISSIVE` or `DISABLE`.
-    pub value: &'static str,
-    /// The policy that sets the mode, or a description of the transition; empty if no policy sets
-    /// it.
-    pub by: String,
-    /// The transition during which the port accepts both plain text and mTLS, until clients have
-    /// received the new mode.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub transition: Option<TransitionLine>,
-}
-
-/// The mode that a port changes to.
-#[derive(Debug, Serialize)]
-pub struct TransitionLine {
-    /// `STRICT` or `DISABLE`.
-    pub to: &'static str,
-    /// The policy that sets the new mode.
-    pub by: String,
-    /// Time at which the transition ends.
-    pub until: String,
-}
-
-impl ModeLine {
-    fn of(mode: &PortMode) -> Self {
-        let (value, policy) = (mode.mode.as_str(), by(mode));
-        let Some(ModeTransition { to, ends }) = mode.transition else {
-            return Self { value, by: policy, transition: None };
-        };
-        let (to, until) = (to.as_str(), ends.to_string());
-        Self {
-            value,
-            by: format!("in transition to {to} of {policy}, until {until}"),
-            transition: Some(TransitionLine { to, by: policy, until }),
-        }
+fn mode_line(mode: &PortMode) -> api::PortMode {
+    let (value, policy) = (mode.mode.as_str().to_owned(), by(mode));
+    let Some(ModeTransition { to, ends }) = mode.transition else {
+        return api::PortMode { value, by: policy, transition: None };
+    };
+    let (to, until) = (to.as_str().to_owned(), ends.to_string());
+    api::PortMode {
+        value,
+        by: format!("in transition to {to} of {policy}, until {until}"),
+        transition: Some(api::PortModeTransition { to, by: policy, until }),
     }
-}
-
-/// A verdict with the rules that lead to it.
-#[derive(Debug, Serialize)]
-pub struct VerdictLine {
-    /// `allow` or `deny`.
-    pub verdict: &'static str,
-    /// The policy or rule that decides, or the reason why none does.
-    pub by: String,
-    /// The providers that are called first (CUSTOM). Each must allow the request. Their decisions
-    /// are unknown here, so `verdict` assumes that they allow it.
-    pub asks: Vec<AskedProvider>,
-    /// Every policy that applies to the workload, in order, with its rules.
-    pub steps: Vec<Value>,
-}
-
-/// A provider that is called for a request.
-#[derive(Debug, Serialize)]
-pub struct AskedProvider {
-    /// Name of the provider in `extensionProviders`.
-    pub provider: String,
-    /// The rule that calls the provider.
-    pub rule: String,
 }
 
 /// Explains how the workload of `proxy`, which is in `network`, handles a request.
@@ -170,51 +100,50 @@ pub fn explain_policy(
             }
         };
         let steps = access.policies.iter().map(|policy| {
-            let of_policy =
-                WorkloadAccess { policies: vec![*policy], ..access.clone() };
+            let of_policy = WorkloadAccess { policies: vec![*policy], ..access.clone() };
             let own = enforced(&of_policy, form, &trust, &providers);
-            let rules = own.rules().map(|rule| {
-                let fields = rule_steps(rule, &in_form).into_iter();
-                json!({
-                    "rule": rule.key,
-                    "matches": rule.matches(&in_form),
-                    "fields": fields.map(|(path, ok)| json!({ "path": path, "ok": ok }))
-                        .collect::<Vec<_>>(),
-                })
+            let field =
+                |(path, ok): (_, bool)| api::PolicyField { path: ToString::to_string(&path), ok };
+            let rules = own.rules().map(|rule| api::PolicyRule {
+                rule: rule.key.clone(),
+                matches: rule.matches(&in_form),
+                fields: rule_steps(rule, &in_form).into_iter().map(field).collect(),
             });
-            json!({
-                "policy": policy.policy_name().to_string(),
-                "action": policy.action.as_str(),
-                "dryRun": policy.dry_run,
-                "provider": match &policy.action {
-                    AuthorizationAction::Custom(name) => Some(name),
-                    _ => None,
-                },
-                "providerFault": match &policy.action {
-                    AuthorizationAction::Custom(name) => authorizers.fault(name).map(ToString::to_string),
-                    _ => None,
-                },
-                "selected": selected_because(context, policy, proxy),
-                "rules": rules.collect::<Vec<_>>(),
-            })
+            let provider = match &policy.action {
+                AuthorizationAction::Custom(name) => Some(name),
+                _ => None,
+            };
+            let fault = provider.and_then(|name| authorizers.fault(name));
+            api::PolicyStep {
+                policy: policy.policy_name().to_string(),
+                action: policy.action.as_str().to_owned(),
+                dry_run: policy.dry_run,
+                provider: provider.map(ToString::to_string),
+                provider_fault: fault.map(|fault| fault.to_string()),
+                selected: selected_because(context, policy, proxy),
+                rules: rules.collect(),
+            }
         });
         if mode.mode == PeerMode::Strict && proxy.grpc.is_some_and(|library| !library.mtls) {
             let code = &codes::ACCESS_WITHOUT_CERTIFICATE;
             let by = format!("{}: {}: {}", code.id, by(mode), code.title);
-            let (verdict, steps) = (AccessVerdict::Deny.as_str(), steps.collect());
-            return VerdictLine { verdict, by, asks: Vec::new(), steps };
+            let (verdict, steps) = (api::Access::Deny, steps.collect());
+            return api::PolicyVerdict { verdict, by, asks: Vec::new(), steps };
         }
         line(decide(&rules, &in_form), mode, identity.is_some(), steps.collect())
     };
     Ok(PolicyExplanation {
-        mode: ModeLine::of(mode),
+        mode: mode_line(mode),
         http: verdict(forms[0]),
         tcp: verdict(forms[1]),
         labels_known: context.known_labels(proxy).is_some(),
         notes: identity
             .as_deref()
             .map(|from| behind_gateway(context, &access, network, from))
-            .unwrap_or_default(),
+            .unwrap_or_default()
+            .into_iter()
+            .map(Into::into)
+            .collect(),
     })
 }
 
@@ -227,17 +156,18 @@ fn line(
     decision: AccessDecision,
     mode: &PortMode,
     has_identity: bool,
-    steps: Vec<Value>,
-) -> VerdictLine {
+    steps: Vec<api::PolicyStep>,
+) -> api::PolicyVerdict {
     if mode.mode == PeerMode::Strict && !has_identity {
         let by = format!("{}: STRICT accepts no plain text", by(mode));
-        let verdict = AccessVerdict::Deny.as_str();
-        return VerdictLine { verdict, by, asks: Vec::new(), steps };
+        return api::PolicyVerdict { verdict: api::Access::Deny, by, asks: Vec::new(), steps };
     }
     let by = decision.rule.unwrap_or_else(|| decision.reason.to_owned());
     let asks = decision.queried_providers.into_iter();
-    let asks = asks.map(|(provider, rule)| AskedProvider { provider: provider.to_string(), rule });
-    VerdictLine { verdict: decision.verdict.as_str(), by, asks: asks.collect(), steps }
+    let asks =
+        asks.map(|(provider, rule)| api::AskedProvider { provider: provider.to_string(), rule });
+    let verdict = decision.verdict.as_str().into();
+    api::PolicyVerdict { verdict, by, asks: asks.collect(), steps }
 }
 
 /// Returns the SPIFFE ID of the caller.

@@ -1,7 +1,6 @@
 //! Status of an object of the mesh's configuration.
 
-use serde::Serialize;
-
+use strait_admin_api::{ObjectReason, ObjectState, ObjectStatus};
 use strait_base::bounded::bounded;
 use strait_base::codes::Code;
 use strait_rules::traffic::Reason;
@@ -9,8 +8,8 @@ use strait_rules::traffic::Reason;
 /// A finding about an access policy: its code, the path in the object, and the consequence.
 pub(super) type PolicyFinding = (&'static Code, String, String);
 
-/// Status of an object: an entry of `/debug/config`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// Status of an object, from which an entry of `/debug/config` is built.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigState {
     /// Kind of the object.
     pub kind: String,
@@ -22,7 +21,6 @@ pub struct ConfigState {
     /// `member` for the store of [`Self::cluster`].
     pub store: &'static str,
     /// The cluster to whose proxies the object applies, if the object comes from that cluster.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster: Option<String>,
     /// Summary of the status.
     pub state: ObjectStanding,
@@ -33,8 +31,7 @@ pub struct ConfigState {
 }
 
 /// Summary of an object's status.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ObjectStanding {
     /// All of the object is active.
     InForce,
@@ -51,7 +48,7 @@ pub enum ObjectStanding {
 }
 
 /// A finding about a part of an object.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigReason {
     /// Code of the finding.
     pub code: &'static str,
@@ -73,5 +70,39 @@ impl ConfigReason {
 impl From<&Reason> for ConfigReason {
     fn from(reason: &Reason) -> Self {
         Self::new(reason.code, reason.path.clone(), reason.text.clone())
+    }
+}
+
+impl From<ConfigReason> for ObjectReason {
+    fn from(reason: ConfigReason) -> Self {
+        Self { code: reason.code.to_owned(), path: reason.path, text: reason.text }
+    }
+}
+
+impl From<ObjectStanding> for ObjectState {
+    fn from(standing: ObjectStanding) -> Self {
+        match standing {
+            ObjectStanding::InForce => Self::InForce,
+            ObjectStanding::Partly => Self::Partly,
+            ObjectStanding::Shadowed => Self::Shadowed,
+            ObjectStanding::Refused => Self::Refused,
+            ObjectStanding::Unused => Self::Unused,
+            ObjectStanding::Waiting => Self::Waiting,
+        }
+    }
+}
+
+impl From<ConfigState> for ObjectStatus {
+    fn from(state: ConfigState) -> Self {
+        Self {
+            kind: state.kind,
+            namespace: state.namespace,
+            name: state.name,
+            store: state.store.to_owned(),
+            cluster: state.cluster,
+            state: state.state.into(),
+            proxies: state.proxies,
+            reasons: state.reasons.into_iter().map(ObjectReason::from).collect(),
+        }
     }
 }

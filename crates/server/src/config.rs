@@ -220,6 +220,11 @@ pub struct ServeArgs {
     #[arg(long, env = "STRAIT_KEEP_GATEWAY_SECRETS")]
     pub keep_gateway_secrets: bool,
 
+    /// Keep the program's pages in memory, for nodes that reclaim the file pages of idle programs;
+    /// needs a sufficient limit of locked memory
+    #[arg(long, env = "STRAIT_LOCK_MEMORY", value_parser = FalseyValueParser::new())]
+    pub lock_memory: bool,
+
     /// Time after which a cluster that has never synced no longer delays readiness
     #[arg(long, env = "STRAIT_REMOTE_CLUSTER_TIMEOUT", value_name = "D", default_value = "30s", value_parser = parse_duration)]
     pub remote_cluster_timeout: Duration,

@@ -51,6 +51,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use strait_base::codes;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -153,6 +154,9 @@ impl Bound {
 /// # Errors
 /// If the server can't start.
 pub async fn run(args: &ServeArgs) -> Result<(), ServeError> {
+    if args.lock_memory {
+        lock_memory();
+    }
     // A signal also ends an unfinished start, and removes its temporary files.
     let mut asked = std::pin::pin!(signalled());
     let bound = tokio::select! {
@@ -167,6 +171,26 @@ pub async fn run(args: &ServeArgs) -> Result<(), ServeError> {
     info!("draining");
     bound.shut_down().await;
     Ok(())
+}
+
+/// Locks the program in memory, or logs why that is not possible.
+fn lock_memory() {
+    match strait_heap::lock_program() {
+        Ok(program) => info!(bytes = program.bytes, "the program is locked in memory"),
+        Err(refusal) => {
+            let limit = match refusal.limit {
+                Some(limit) => format!("its limit is {limit} bytes (RLIMIT_MEMLOCK)"),
+                None => "it has no limit (RLIMIT_MEMLOCK)".to_owned(),
+            };
+            let code = &codes::MEMORY_NOT_LOCKED;
+            let (needed, error) = (refusal.bytes, refusal.error);
+            warn!(
+                code = code.id,
+                next = code.next,
+                "the process cannot lock {needed} bytes of its program in memory: {error}; {limit}"
+            );
+        }
+    }
 }
 
 /// Binds all ports and starts every task.

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use clap::Args;
 use http::StatusCode;
 use jiff::Timestamp;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use self::archive::{BundleContents, BundleFile, BundleServer, SupportBundle, write_new};
@@ -24,8 +25,9 @@ pub(crate) use self::offline::{ServedBundle, serve_bundle};
 use self::redact::Redactor;
 use super::client::{AdminClient, Connect};
 use super::failure::{CommandFailure, CommandResult, Exit};
-use super::output::{self, Cell, Column, OutputStyle, Show, TableLayout, items, text};
+use super::output::{self, Cell, Column, OutputStyle, Sent, Show, TableLayout, items, text};
 use super::{about, proxy};
+use strait_admin_api::{ChangeEvent, Proxy, Service};
 
 /// Paths that are requested without parameters. A path that the control plane's version lacks is
 /// left out.
@@ -85,7 +87,7 @@ pub(crate) struct BundleArgs {
     show: Show,
 }
 
-const FILES: TableLayout = TableLayout {
+const FILES: TableLayout<Value> = TableLayout {
     kind: "file",
     name: |row| text(&row["file"]),
     columns: &[
@@ -127,8 +129,8 @@ pub(crate) async fn run(args: &BundleArgs) -> CommandResult {
     let contents = json!(bundle.contents);
     let raw = format!("{contents:#}\n");
     let printed = match args.show.output.is_for_people() {
-        true => FILES.render(&raw, &contents["files"], &args.show, &OutputStyle::of_stdout()),
-        false => FILES.render(&raw, &contents, &args.show, &OutputStyle::of_stdout()),
+        true => FILES.render(&raw, &contents["files"], &args.show, &OutputStyle::of_stdout())?,
+        false => FILES.render(&raw, &contents, &args.show, &OutputStyle::of_stdout())?,
     };
     output::print(&printed)?;
     for left_out in &bundle.contents.left_out {
@@ -150,6 +152,11 @@ pub(crate) async fn run(args: &BundleArgs) -> CommandResult {
         packed.len()
     );
     Ok(Exit::Fine)
+}
+
+/// Reads the rows of a collected list; none if it was not collected.
+fn rows<T: DeserializeOwned>(list: Option<Value>) -> Result<Vec<Sent<T>>, CommandFailure> {
+    items(&list.unwrap_or_default()).iter().cloned().map(Sent::of).collect()
 }
 
 /// A bundle that is being collected.
@@ -186,26 +193,25 @@ impl<'a> BundleCollection<'a> {
             let query: &[_] = if path == "/readyz" { &[("verbose", "")] } else { &[] };
             answers.insert(path, self.take(path, query, "").await?);
         }
-        let changes = answers.remove("/debug/events").unwrap_or_default();
-        self.refused_changes(items(&changes)).await?;
-        let proxies = answers.remove("/debug/proxies").unwrap_or_default();
-        let services = answers.remove("/debug/services").unwrap_or_default();
-        let services: Vec<Value> = items(&services).to_vec();
+        let changes = rows::<ChangeEvent>(answers.remove("/debug/events"))?;
+        self.refused_changes(&changes).await?;
+        let proxies = rows::<Proxy>(answers.remove("/debug/proxies"))?;
+        let services = rows::<Service>(answers.remove("/debug/services"))?;
         for service in services.iter().take(SERVICES_MAX) {
-            let hostname = text(&service["hostname"]);
-            self.take("/debug/endpoints", &[("hostname", &hostname)], &hostname).await?;
+            let hostname = &service.hostname;
+            self.take("/debug/endpoints", &[("hostname", hostname)], hostname).await?;
         }
         self.left("endpoints of services", services.len(), SERVICES_MAX);
-        self.dumps(items(&proxies), &args.proxy).await?;
-        self.explanations(items(&proxies), &services, &args.explain).await
+        self.dumps(&proxies, &args.proxy).await?;
+        self.explanations(&proxies, &services, &args.explain).await
     }
 
     /// Collects, for the latest refused changes, which proxies were sent them and how these
     /// responded.
-    async fn refused_changes(&mut self, all: &[Value]) -> Result<(), CommandFailure> {
-        let refused = all.iter().rev().filter(|row| row["refused"].as_u64() > Some(0));
+    async fn refused_changes(&mut self, all: &[Sent<ChangeEvent>]) -> Result<(), CommandFailure> {
+        let refused = all.iter().rev().filter(|row| row.refused > 0);
         for row in refused.take(CHANGES_MAX) {
-            let seq = text(&row["seq"]);
+            let seq = row.seq.to_string();
             self.take("/debug/events", &[("seq", &seq)], &seq).await?;
         }
         Ok(())
@@ -213,25 +219,21 @@ impl<'a> BundleCollection<'a> {
 
     /// Collects the configuration that proxies were sent: first the requested proxies, then proxies
     /// that refused something, then others up to the limit.
-    async fn dumps(&mut self, all: &[Value], asked: &[String]) -> Result<(), CommandFailure> {
-        let mut chosen: Vec<&Value> = Vec::new();
+    async fn dumps(&mut self, all: &[Sent<Proxy>], asked: &[String]) -> Result<(), CommandFailure> {
+        let mut chosen: Vec<&Sent<Proxy>> = Vec::new();
         for name in asked {
             let found = proxy::find(all, name)?;
             chosen.push(found.ok_or_else(|| no_proxy(name))?);
         }
-        let refuses = |row: &&Value| {
-            let mut types = row["types"].as_object().into_iter().flatten();
-            types.any(|(_, one)| one.get("nack").is_some_and(|nack| !nack.is_null()))
-        };
+        let refuses = |row: &&Sent<Proxy>| row.types.values().any(|one| one.nack.is_some());
         let room = DUMPS_MAX.saturating_sub(chosen.len());
         let (first, others): (Vec<_>, Vec<_>) = all.iter().partition(refuses);
         chosen.extend(first.into_iter().chain(others).take(room));
         let mut seen = BTreeSet::new();
         for row in chosen {
-            let key = proxy::key(row);
-            if seen.insert(key.clone()) {
+            if seen.insert(row.key.clone()) {
                 let name = proxy::name(row);
-                self.take("/debug/config_dump", &[("proxy", &key)], &name).await?;
+                self.take("/debug/config_dump", &[("proxy", &row.key)], &name).await?;
             }
         }
         self.left("sent configuration of proxies", all.len(), seen.len());
@@ -242,19 +244,18 @@ impl<'a> BundleCollection<'a> {
     /// ones of one sidecar per cluster and network.
     async fn explanations(
         &mut self,
-        proxies: &[Value],
-        services: &[Value],
+        proxies: &[Sent<Proxy>],
+        services: &[Sent<Service>],
         asked: &[String],
     ) -> Result<(), CommandFailure> {
         for pair in asked.chunks_exact(2) {
             let (name, service) = (&pair[0], &pair[1]);
             let row = proxy::find(proxies, name)?.ok_or_else(|| no_proxy(name))?;
             let (hostname, port) = service.split_once(':').unwrap_or((service, ""));
-            let host = |row: &&Value| {
-                let full = text(&row["hostname"]);
-                full == hostname || full.starts_with(&format!("{hostname}."))
+            let host = |row: &&Sent<Service>| {
+                row.hostname == hostname || row.hostname.starts_with(&format!("{hostname}."))
             };
-            let full = services.iter().find(host).map(|row| text(&row["hostname"]));
+            let full = services.iter().find(host).map(|row| row.hostname.clone());
             let full = full.ok_or_else(|| {
                 let text = format!("service {hostname:?} is unknown");
                 CommandFailure::failed(text).next("strait service list")
@@ -265,15 +266,15 @@ impl<'a> BundleCollection<'a> {
             }
         }
         let mut places = BTreeSet::new();
-        let chosen: Vec<&Value> = proxies
+        let chosen: Vec<&Sent<Proxy>> = proxies
             .iter()
-            .filter(|row| row["type"] != "router")
-            .filter(|row| places.insert((text(&row["cluster"]), text(&row["network"]))))
+            .filter(|row| row.kind != "router")
+            .filter(|row| places.insert((row.cluster.clone(), row.network.clone())))
             .collect();
         let pairs = services.iter().flat_map(|service| {
-            let ports = items(&service["ports"]).iter().map(|port| text(&port["port"]));
+            let ports = service.ports.iter().map(|port| port.port.to_string());
             let ports: Vec<String> = std::iter::once(String::new()).chain(ports).collect();
-            let hostname = text(&service["hostname"]);
+            let hostname = service.hostname.clone();
             chosen.iter().flat_map(move |row| {
                 let (hostname, ports) = (hostname.clone(), ports.clone());
                 ports.into_iter().map(move |port| (*row, hostname.clone(), port))
@@ -295,12 +296,11 @@ impl<'a> BundleCollection<'a> {
 
     async fn explain(
         &mut self,
-        row: &Value,
+        row: &Proxy,
         hostname: &str,
         port: &str,
     ) -> Result<(), CommandFailure> {
-        let key = proxy::key(row);
-        let mut query = vec![("proxy", key.as_str()), ("hostname", hostname)];
+        let mut query = vec![("proxy", row.key.as_str()), ("hostname", hostname)];
         if !port.is_empty() {
             query.push(("port", port));
         }

@@ -9,14 +9,14 @@ use std::time::SystemTime;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
-use serde_json::Value;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 
 use super::archive::SupportBundle;
 use crate::cli::failure::CommandFailure;
-use crate::cli::output::{items, text};
+use crate::cli::output::text;
 use crate::cli::proxy;
+use strait_admin_api::Proxy;
 use strait_server::admin::{StoredAnswer, StoredAnswers, Token, runtime_directory, serve_stored};
 
 /// A bundle that is served on this machine.
@@ -69,19 +69,20 @@ fn answers(mut bundle: SupportBundle) -> StoredAnswers {
         by_path.entry(file.path).or_default().push(answer);
     }
     let proxies = by_path.get("/debug/proxies").and_then(|all| all.first());
-    let proxies = proxies.and_then(|answer| serde_json::from_slice::<Value>(&answer.body).ok());
-    let proxies = proxies.map(|rows| names(items(&rows))).unwrap_or_default();
+    let proxies =
+        proxies.and_then(|answer| serde_json::from_slice::<Vec<Proxy>>(&answer.body).ok());
+    let proxies = proxies.map(|rows| names(&rows)).unwrap_or_default();
     StoredAnswers { taken, by_path, proxies }
 }
 
 /// Maps each name under which a proxy can be requested to the key of the proxy's newest stream.
-fn names(rows: &[Value]) -> BTreeMap<String, String> {
+fn names(rows: &[Proxy]) -> BTreeMap<String, String> {
     let mut names = BTreeMap::new();
     for row in rows {
-        let (name, key) = (proxy::name(row), proxy::key(row));
-        names.insert(format!("{name}@{}", text(&row["cluster"])), key.clone());
+        let (name, key) = (proxy::name(row), &row.key);
+        names.insert(format!("{name}@{}", text(&row.cluster)), key.clone());
         names.insert(name, key.clone());
-        names.insert(text(&row["id"]), key);
+        names.insert(text(&row.id), key.clone());
     }
     names
 }

@@ -1,49 +1,46 @@
 //! `strait certs status`: the root certificates of a running control plane's CA, and the next step
 //! of a rotation.
 
-use serde_json::Value;
-
 use crate::cli::failure::{CommandResult, Exit};
 use crate::cli::list::QueryArgs;
 use crate::cli::output::{
-    self, Cell, Column, Format, OutputStyle, TableLayout, clean, items, text, until,
+    self, Cell, Column, Format, OutputStyle, TableLayout, clean, text, until,
 };
+use strait_admin_api::{AuthorityRoot, CertificateStatus, MemberAuthority};
 
-const ROOTS: TableLayout = TableLayout {
+const ROOTS: TableLayout<AuthorityRoot> = TableLayout {
     kind: "root",
-    name: |row| text(&row["fingerprint"]),
+    name: |row| text(&row.fingerprint),
     columns: &[
-        Column::new("ROOT", |row, _| short(&row["fingerprint"]).into()),
-        Column::new("SUBJECT", |row, _| text(&row["subject"]).into()),
+        Column::new("ROOT", |row, _| short(&row.fingerprint).into()),
+        Column::new("SUBJECT", |row, _| text(&row.subject).into()),
         Column::new("STEP", |row, _| step(row)),
         Column::new("LAST CERTIFICATE", last_certificate),
-        Column::new("NOT KNOWN TO HAVE IT", |row, _| match items(&row["lacks"]).len() {
+        Column::new("NOT KNOWN TO HAVE IT", |row, _| match row.lacks.len() {
             0 => "".into(),
             count => Cell::doubtful(count.to_string()),
         }),
-        Column::new("ENDS", |row, look| until(&row["ends"], look).into()),
-        Column::wide("SHA-256", |row, _| text(&row["fingerprint"]).into()),
+        Column::new("ENDS", |row, look| until(&row.ends, look).into()),
+        Column::wide("SHA-256", |row, _| text(&row.fingerprint).into()),
     ],
 };
 
-const MEMBERS: TableLayout = TableLayout {
+const MEMBERS: TableLayout<MemberAuthority> = TableLayout {
     kind: "member",
-    name: |row| text(&row["member"]),
+    name: |row| text(&row.member),
     columns: &[
-        Column::new("MEMBER", |row, _| text(&row["member"]).into()),
-        Column::new("ITS OWN CA", |row, _| {
-            match (row["expires"].is_null(), row["problem"].is_null()) {
-                (false, true) => Cell::good("signs"),
-                (false, false) => Cell::doubtful("signs, but cannot be renewed"),
-                (true, _) => Cell::doubtful("nothing signs"),
-            }
+        Column::new("MEMBER", |row, _| text(&row.member).into()),
+        Column::new("ITS OWN CA", |row, _| match (row.expires.is_none(), row.problem.is_none()) {
+            (false, true) => Cell::good("signs"),
+            (false, false) => Cell::doubtful("signs, but cannot be renewed"),
+            (true, _) => Cell::doubtful("nothing signs"),
         }),
         Column::new("BELOW ROOT", |row, _| {
-            items(&row["roots"]).first().map(short).unwrap_or_default().into()
+            row.roots.first().map(|root| short(root)).unwrap_or_default().into()
         }),
-        Column::new("ISSUED", |row, _| text(&row["issued"]).into()),
-        Column::new("ENDS", |row, look| until(&row["expires"], look).into()),
-        Column::wide("DIRECTORY", |row, _| text(&row["directory"]).into()),
+        Column::new("ISSUED", |row, _| text(&row.issued).into()),
+        Column::new("ENDS", |row, look| until(&row.expires, look).into()),
+        Column::wide("DIRECTORY", |row, _| text(&row.directory).into()),
     ],
 };
 
@@ -51,80 +48,78 @@ const MEMBERS: TableLayout = TableLayout {
 pub(crate) async fn run(ask: &QueryArgs) -> CommandResult {
     let answer = ask.ask("/debug/certificates", &[]).await?;
     let look = OutputStyle::of_stdout();
-    let rows = &answer.value["rotation"]["roots"];
+    let certificates: CertificateStatus = answer.read()?;
+    let roots = &certificates.rotation.roots;
     let shown = match ask.show.output {
-        Format::Json => answer.raw.clone(),
+        Format::Json => answer.raw,
         Format::Yaml => output::yaml(&answer.value),
-        Format::Table | Format::Wide if items(rows).is_empty() => {
+        Format::Table | Format::Wide if roots.is_empty() => {
             "This control plane has no CA.\n".to_owned()
         }
         _ => {
-            let members = &answer.value["members"];
-            let mut tables = ROOTS.render(&answer.raw, rows, &ask.show, &look);
-            if !items(members).is_empty() {
-                tables += &format!("\n{}", MEMBERS.render(&answer.raw, members, &ask.show, &look));
+            let mut tables = ROOTS.shown(roots, &ask.show, &look);
+            if !certificates.members.is_empty() {
+                let members = MEMBERS.shown(&certificates.members, &ask.show, &look);
+                tables += &format!("\n{members}");
             }
             tables
         }
     };
     output::print(&shown)?;
     if ask.show.output.is_for_people() {
-        output::print(&lines(&answer.value))?;
+        output::print(&lines(&certificates))?;
     }
     Ok(Exit::Fine)
 }
 
 /// Returns the first 12 digits of a fingerprint: enough to distinguish roots and to find one in the
 /// files.
-fn short(fingerprint: &Value) -> String {
+fn short(fingerprint: &str) -> String {
     text(fingerprint).chars().take(12).collect()
 }
 
-fn step(row: &Value) -> Cell {
-    match row["step"].as_str() {
-        Some("signs") => Cell::good("signs"),
-        Some("sign") => "may sign".into(),
-        Some("distribute") => Cell::doubtful("is being distributed"),
-        Some("wait") => "no longer signs".into(),
-        Some("kept") => Cell::doubtful("kept, but in no file"),
-        Some("withdraw") => "may go".into(),
-        _ => text(&row["step"]).into(),
+fn step(row: &AuthorityRoot) -> Cell {
+    match row.step.as_str() {
+        "signs" => Cell::good("signs"),
+        "sign" => "may sign".into(),
+        "distribute" => Cell::doubtful("is being distributed"),
+        "wait" => "no longer signs".into(),
+        "kept" => Cell::doubtful("kept, but in no file"),
+        "withdraw" => "may go".into(),
+        _ => text(&row.step).into(),
     }
 }
 
-fn last_certificate(row: &Value, look: &OutputStyle) -> Cell {
-    let ends = &row["lastCertificateEnds"];
-    match (ends.is_null(), row["assumed"] == true) {
-        (true, _) => "none".into(),
-        (false, true) => format!("at most {}", until(ends, look)).into(),
-        (false, false) => until(ends, look).into(),
+fn last_certificate(row: &AuthorityRoot, look: &OutputStyle) -> Cell {
+    match (&row.last_certificate_ends, row.assumed) {
+        (None, _) => "none".into(),
+        (Some(ends), true) => format!("at most {}", until(ends, look)).into(),
+        (Some(ends), false) => until(ends, look).into(),
     }
 }
 
 /// Returns the text below the table: which clients lack which root, the phase, the next step, and
 /// the problems.
-fn lines(answer: &Value) -> String {
-    let rotation = &answer["rotation"];
+fn lines(answer: &CertificateStatus) -> String {
+    let rotation = &answer.rotation;
     let mut out = String::new();
-    for root in items(&rotation["roots"]) {
-        for lack in items(&root["lacks"]) {
-            let (who, fact) = (clean(&text(&lack["who"])), clean(&text(&lack["fact"])));
-            out += &format!(
-                "\nroot {} is not confirmed for {who}: {fact}",
-                short(&root["fingerprint"])
-            );
+    for root in &rotation.roots {
+        for lack in &root.lacks {
+            let (who, fact) = (clean(&text(&lack.who)), clean(&text(&lack.fact)));
+            out +=
+                &format!("\nroot {} is not confirmed for {who}: {fact}", short(&root.fingerprint));
         }
     }
     if !out.is_empty() {
         out.push('\n');
     }
-    if !rotation["phase"].is_null() {
-        let (number, phase) = (text(&rotation["number"]), text(&rotation["phase"]));
-        out += &format!("\nPhase {number} of 4: {phase}\nNext: {}\n", text(&rotation["next"]));
+    if let Some(phase) = &rotation.phase {
+        let (number, phase) = (text(&rotation.number), text(phase.as_str()));
+        out += &format!("\nPhase {number} of 4: {phase}\nNext: {}\n", text(&rotation.next));
     }
-    let members = items(&answer["members"]).iter().map(|member| &member["problem"]);
-    for problem in members.chain([&answer["problem"]]).filter(|problem| !problem.is_null()) {
-        let (code, message) = (text(&problem["code"]), clean(&text(&problem["message"])));
+    let members = answer.members.iter().map(|member| &member.problem);
+    for problem in members.chain([&answer.problem]).flatten() {
+        let (code, message) = (text(&problem.code), clean(&text(&problem.message)));
         out += &format!("\n{code}: {message}\nhelp: strait help {code}\n");
     }
     out
@@ -136,6 +131,7 @@ mod tests {
 
     use super::*;
     use crate::cli::output::Show;
+    use crate::cli::output::tests::typed;
 
     #[test]
     fn missing_roots_and_next_step_follow_the_table() {
@@ -145,16 +141,17 @@ mod tests {
             "rotation": {
                 "phase": "distribute", "number": 1, "next": "distribute the root",
                 "roots": [
-                    { "fingerprint": digits("a"), "subject": "CN=old", "step": "signs", "ends": null,
+                    { "fingerprint": digits("a"), "subject": "CN=old", "step": "signs", "ends": "2027-01-01T00:00:00Z",
                       "lastCertificateEnds": null, "lacks": [] },
-                    { "fingerprint": digits("b"), "subject": "CN=new", "step": "distribute", "ends": null,
+                    { "fingerprint": digits("b"), "subject": "CN=new", "step": "distribute", "ends": "2027-01-01T00:00:00Z",
                       "lastCertificateEnds": null,
                       "lacks": [{ "who": "cluster east", "fact": "1 of its 3 namespaces lack it" }] },
                 ],
             },
         });
         let (look, show) = (OutputStyle::of_stdout(), Show::default());
-        let table = ROOTS.render("", &answer["rotation"]["roots"], &show, &look);
+        let answer: CertificateStatus = typed(answer);
+        let table = ROOTS.shown(&answer.rotation.roots, &show, &look);
         assert!(
             table.contains("aaaaaaaaaaaa   CN=old") && table.contains("is being distributed"),
             "{table}"

@@ -8,15 +8,17 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::junit::{self, TestCase, TestFailure, TestSuite};
+use super::objects::of_cluster;
 use crate::cli::cluster::api::{Hub, HubKubeconfig, SYSTEM_NAMESPACE};
 use crate::cli::failure::{CommandFailure, CommandResult, Exit};
 use crate::cli::list::QueryArgs;
 use crate::cli::offline_mesh::{OfflineMesh, read_files};
 use crate::cli::output::{
-    self, Cell, Column, Format, OutputStyle, Show, TableLayout, clean, items, listed, text,
+    self, Cell, Column, Format, OutputStyle, Show, TableLayout, clean, listed, text,
 };
+use strait_admin_api::{ObjectReason, ObjectState, ObjectStatus};
 use strait_base::codes;
-use strait_explain::{ConfigQuery, ConfigState, ConfigView};
+use strait_explain::{ConfigQuery, ConfigView};
 use strait_sources::store::Warning;
 
 /// Maximum number of listed hosts that no file defines.
@@ -74,7 +76,7 @@ impl ObjectCheckArgs {
     }
 }
 
-const FINDINGS: TableLayout = TableLayout {
+const FINDINGS: TableLayout<Value> = TableLayout {
     kind: "finding",
     name: |row| format!("{}/{}", text(&row["code"]), text(&row["object"])),
     columns: &[
@@ -98,26 +100,33 @@ pub(super) async fn run(
     ask: &QueryArgs,
 ) -> CommandResult {
     let look = OutputStyle::of_stdout();
-    let write_suite = |states: &Value, warnings: &[Warning]| match &args.junit {
+    let write_suite = |states: &[ObjectStatus], warnings: &[Warning]| match &args.junit {
         Some(file) => junit::write(file, &suite(states, warnings)),
         None => Ok(()),
     };
     if args.files.is_empty() {
         let answer = ask.ask("/debug/config", &[]).await?;
-        output::print(&render(&answer.raw, &answer.value, &ask.show, &look))?;
-        write_suite(&answer.value, &[])?;
-        return Ok(exit(&answer.value));
+        let states: Vec<ObjectStatus> = answer.read()?;
+        output::print(&match ask.show.output {
+            Format::Json => answer.raw,
+            Format::Yaml => output::yaml(&answer.value),
+            _ => render(&states, &ask.show, &look),
+        })?;
+        write_suite(&states, &[])?;
+        return Ok(exit(&states));
     }
     let files = read_files(&args.files)?;
     let namespace = places.namespace.as_deref().unwrap_or("default");
     let mesh = OfflineMesh::of(files, namespace, &places.system_namespace)?;
     let view = ConfigView::new(&mesh.context, &mesh.reports, &[]).of_files();
-    let states: Vec<ConfigState> =
-        mesh.settings.iter().cloned().chain(view.states(&ConfigQuery::default())).collect();
-    let answer = serde_json::to_value(&states).map_err(CommandFailure::of)?;
-    let raw = serde_json::to_string_pretty(&states).map_err(CommandFailure::of)? + "\n";
-    output::print(&render(&raw, &answer, &ask.show, &look))?;
-    write_suite(&answer, &mesh.warnings)?;
+    let states = mesh.settings.iter().cloned().chain(view.states(&ConfigQuery::default()));
+    let states: Vec<ObjectStatus> = states.map(ObjectStatus::from).collect();
+    output::print(&match ask.show.output {
+        Format::Json => serde_json::to_string_pretty(&states).map_err(CommandFailure::of)? + "\n",
+        Format::Yaml => output::yaml(&json!(states)),
+        _ => render(&states, &ask.show, &look),
+    })?;
+    write_suite(&states, &mesh.warnings)?;
     for warning in &mesh.warnings {
         tell!("{}", clean(&warning.to_string()));
     }
@@ -135,7 +144,7 @@ pub(super) async fn run(
         tell!("{}", clean(&note));
     }
     let unread = mesh.warnings.iter().any(is_unread);
-    Ok(if unread { Exit::Unhealthy } else { exit(&answer) })
+    Ok(if unread { Exit::Unhealthy } else { exit(&states) })
 }
 
 /// Returns whether a warning is about a file that can't be read completely.
@@ -145,16 +154,15 @@ fn is_unread(warning: &Warning) -> bool {
 
 /// Returns a test case for each object and for each file that can't be read completely. Cases fail
 /// if they cause exit code 2.
-fn suite(states: &Value, warnings: &[Warning]) -> TestSuite {
-    let of_object = |state: &Value| {
-        let [kind, namespace, name] = ["kind", "namespace", "name"].map(|part| text(&state[part]));
-        let reasons = items(&state["reasons"]);
+fn suite(states: &[ObjectStatus], warnings: &[Warning]) -> TestSuite {
+    let of_object = |state: &ObjectStatus| {
+        let [kind, namespace, name] = [&state.kind, &state.namespace, &state.name].map(text);
+        let reasons = &state.reasons;
         let failure = has_no_effect(state).then(|| TestFailure {
-            code: reasons.first().map_or_else(String::new, |reason| text(&reason["code"])),
-            message: std::iter::once(text(&state["state"]))
+            code: reasons.first().map_or_else(String::new, |reason| text(&reason.code)),
+            message: std::iter::once(text(state.state.as_str()))
                 .chain(reasons.iter().map(|reason| {
-                    let [code, path, fact] =
-                        ["code", "path", "text"].map(|part| text(&reason[part]));
+                    let [code, path, fact] = [&reason.code, &reason.path, &reason.text].map(text);
                     format!("{code} {path}: {fact}")
                 }))
                 .collect::<Vec<_>>()
@@ -172,7 +180,7 @@ fn suite(states: &Value, warnings: &[Warning]) -> TestSuite {
         }),
     };
     let unread = warnings.iter().filter(|warning| is_unread(warning));
-    let cases = items(states).iter().map(of_object).chain(unread.map(of_file)).collect();
+    let cases = states.iter().map(of_object).chain(unread.map(of_file)).collect();
     TestSuite { name: "strait check config", cases }
 }
 
@@ -187,39 +195,35 @@ fn unknown(hosts: &BTreeSet<String>) -> Option<String> {
 }
 
 /// Returns exit code 2 if an object, or a part of one, has no effect.
-fn exit(states: &Value) -> Exit {
-    if items(states).iter().any(has_no_effect) { Exit::Unhealthy } else { Exit::Fine }
+fn exit(states: &[ObjectStatus]) -> Exit {
+    if states.iter().any(has_no_effect) { Exit::Unhealthy } else { Exit::Fine }
 }
 
 /// Returns whether an object, or a part of it, has no effect.
-fn has_no_effect(state: &Value) -> bool {
-    matches!(state["state"].as_str(), Some("refused" | "partly" | "shadowed"))
+fn has_no_effect(state: &ObjectStatus) -> bool {
+    matches!(state.state, ObjectState::Refused | ObjectState::Partly | ObjectState::Shadowed)
 }
 
 /// Renders a line for each reason, and the number of objects in each state.
-fn render(raw: &str, states: &Value, show: &Show, look: &OutputStyle) -> String {
-    if matches!(show.output, Format::Json | Format::Yaml) {
-        return FINDINGS.render(raw, states, show, look);
-    }
-    let rows: Vec<Value> = items(states).iter().flat_map(findings).collect();
-    let rows = Value::Array(rows);
+fn render(states: &[ObjectStatus], show: &Show, look: &OutputStyle) -> String {
+    let rows: Vec<Value> = states.iter().flat_map(findings).collect();
     if show.output == Format::Name {
-        return FINDINGS.render(raw, &rows, show, look);
+        return FINDINGS.shown(&rows, show, look);
     }
     let mut out = String::new();
-    if !items(&rows).is_empty() {
-        out += &FINDINGS.render(raw, &rows, show, look);
+    if !rows.is_empty() {
+        out += &FINDINGS.shown(&rows, show, look);
         out.push('\n');
     }
     let mut counts = BTreeMap::<String, usize>::new();
-    for state in items(states) {
-        let standing = match state["state"].as_str() {
-            Some("inForce") => "in force".to_owned(),
-            _ => text(&state["state"]),
+    for state in states {
+        let standing = match &state.state {
+            ObjectState::InForce => "in force".to_owned(),
+            other => text(other.as_str()),
         };
         *counts.entry(standing).or_default() += 1;
     }
-    let total = items(states).len();
+    let total = states.len();
     let counts: Vec<_> = counts.iter().map(|(state, count)| format!("{count} {state}")).collect();
     out += &match total {
         0 => "The mesh has no configuration objects.\n".to_owned(),
@@ -228,30 +232,25 @@ fn render(raw: &str, states: &Value, show: &Show, look: &OutputStyle) -> String 
     };
     if show.output == Format::Table {
         let codes: BTreeMap<_, _> =
-            items(&rows).iter().map(|row| (text(&row["code"]), text(&row["next"]))).collect();
+            rows.iter().map(|row| (text(&row["code"]), text(&row["next"]))).collect();
         out.extend(codes.iter().map(|(code, next)| format!("strait help {code}: {next}\n")));
     }
     out
 }
 
 /// Returns a row for each reason of an object.
-fn findings(state: &Value) -> Vec<Value> {
-    let name = ["kind", "namespace", "name"].map(|field| text(&state[field]));
-    let of_cluster = match state["cluster"].as_str() {
-        Some(_) => format!(" of cluster {}", text(&state["cluster"])),
-        None => String::new(),
-    };
-    let object = format!("{} {}/{}{of_cluster}", name[0], name[1], name[2]);
-    let row = |reason: &Value| {
-        let code = codes::find(reason["code"].as_str().unwrap_or_default());
+fn findings(state: &ObjectStatus) -> Vec<Value> {
+    let [kind, namespace, name] = [&state.kind, &state.namespace, &state.name].map(text);
+    let object = format!("{kind} {namespace}/{name}{}", of_cluster(state));
+    let row = |reason: &ObjectReason| {
         json!({
-            "state": state["state"],
+            "state": state.state,
             "object": object,
-            "code": reason["code"],
-            "path": reason["path"],
-            "text": reason["text"],
-            "next": code.map_or("", |code| code.next),
+            "code": reason.code,
+            "path": reason.path,
+            "text": reason.text,
+            "next": codes::find(&reason.code).map_or("", |code| code.next),
         })
     };
-    items(&state["reasons"]).iter().map(row).collect()
+    state.reasons.iter().map(row).collect()
 }

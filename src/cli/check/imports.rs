@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::finding::{note, problem};
-use crate::cli::output::{items, text};
+use crate::cli::output::text;
+use strait_admin_api::Service;
 use strait_base::codes;
 
 /// The codes of imports that Strait cannot write although it should.
@@ -18,13 +19,13 @@ const NOT_WRITTEN: [&codes::Code; 4] = [
 
 /// Returns a finding for each cluster and code, with the number of services. It is a problem if the
 /// imports cannot be written.
-pub(super) fn findings(services: &Value) -> Vec<Value> {
-    let mut groups: BTreeMap<(String, &str), (usize, &Value, &Value)> = BTreeMap::new();
-    for service in items(services) {
-        for import in items(&service["imports"]) {
-            let Some(code) = import["code"].as_str() else { continue };
-            let first = (0, &service["hostname"], &import["reason"]);
-            groups.entry((text(&import["cluster"]), code)).or_insert(first).0 += 1;
+pub(super) fn findings(services: &[Service]) -> Vec<Value> {
+    let mut groups: BTreeMap<(String, &str), (usize, &String, &Option<String>)> = BTreeMap::new();
+    for service in services {
+        for import in &service.imports {
+            let Some(code) = import.code.as_deref() else { continue };
+            let first = (0, &service.hostname, &import.reason);
+            groups.entry((text(&import.cluster), code)).or_insert(first).0 += 1;
         }
     }
     let found = groups.into_iter().filter_map(|((cluster, code), (count, host, reason))| {
@@ -49,6 +50,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::cli::output::tests::typed;
 
     #[test]
     fn one_finding_for_each_cluster_and_code() {
@@ -61,7 +63,7 @@ mod tests {
             },
             { "hostname": "c.shop", "imports": [import("west", json!("STR0441"))] },
         ]);
-        let found = findings(&services);
+        let found = findings(&typed::<Vec<_>>(services));
         let facts: Vec<_> = found
             .iter()
             .map(|row| {

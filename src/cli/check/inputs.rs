@@ -1,31 +1,32 @@
 //! The responses that the findings of `strait check` depend on.
 
-use serde_json::Value;
+use serde::de::DeserializeOwned;
 
 use crate::cli::client::AdminClient;
 use crate::cli::failure::{CommandFailure, Exit};
+use crate::cli::output::Sent;
+use strait_admin_api::{
+    CertificateStatus, Cluster, HoldStatus, Mesh, Network, ObjectStatus, Policy, Proxy, Push,
+    Replicas, Rollout, Service, Source,
+};
 
-/// Responses of the control plane.
+/// Responses of the control plane. A response that an old control plane does not have is empty.
 #[derive(Default)]
 pub(in crate::cli) struct CheckInputs {
-    pub(in crate::cli) clusters: Value,
-    pub(in crate::cli) sources: Value,
-    pub(in crate::cli) networks: Value,
-    pub(in crate::cli) services: Value,
-    pub(in crate::cli) mesh: Value,
-    pub(in crate::cli) policy: Value,
+    pub(in crate::cli) clusters: Sent<Vec<Cluster>>,
+    pub(in crate::cli) sources: Vec<Source>,
+    pub(in crate::cli) networks: Sent<Vec<Network>>,
+    pub(in crate::cli) services: Vec<Service>,
+    pub(in crate::cli) mesh: Mesh,
+    pub(in crate::cli) policy: Policy,
     /// Status of each configuration object.
-    pub(in crate::cli) config: Value,
-    pub(in crate::cli) proxies: Value,
-    pub(in crate::cli) push: Value,
-    /// State of the CA; null if the control plane is too old to report it.
-    pub(in crate::cli) certificates: Value,
-    /// Held configuration; null if the control plane is too old to report it.
-    pub(in crate::cli) hold: Value,
-    /// State of a gradual rollout; null if the control plane is too old to report it.
-    pub(in crate::cli) rollout: Value,
-    /// The replicas of the control plane; null if it is too old to report them.
-    pub(in crate::cli) replicas: Value,
+    pub(in crate::cli) config: Vec<ObjectStatus>,
+    pub(in crate::cli) proxies: Sent<Vec<Proxy>>,
+    pub(in crate::cli) push: Push,
+    pub(in crate::cli) certificates: CertificateStatus,
+    pub(in crate::cli) hold: Sent<HoldStatus>,
+    pub(in crate::cli) rollout: Sent<Rollout>,
+    pub(in crate::cli) replicas: Replicas,
     /// Reason why the control plane is not ready, if it has not read all sources yet. Networks,
     /// services, objects and the mesh's settings are unknown then.
     pub(in crate::cli) waits: Option<String>,
@@ -34,34 +35,55 @@ pub(in crate::cli) struct CheckInputs {
 impl CheckInputs {
     /// Requests all responses.
     pub(in crate::cli) async fn of(client: &AdminClient) -> Result<Self, CommandFailure> {
-        let get = async |path: &str| Ok::<_, CommandFailure>(client.get(path, &[]).await?.value);
-        let mut answers = Self {
-            clusters: get("/debug/clusters").await?,
-            sources: get("/debug/sources").await?,
-            policy: get("/debug/policy").await?,
-            proxies: get("/debug/proxies").await?,
-            push: get("/debug/push").await?,
-            certificates: get("/debug/certificates").await.unwrap_or_default(),
-            hold: get("/debug/hold").await.unwrap_or_default(),
-            rollout: get("/debug/rollout").await.unwrap_or_default(),
-            replicas: get("/debug/replicas").await.unwrap_or_default(),
-            ..Self::default()
-        };
         let mut waits = None;
-        for (path, into) in [
-            ("/debug/networks", &mut answers.networks),
-            ("/debug/services", &mut answers.services),
-            ("/debug/mesh", &mut answers.mesh),
-            ("/debug/config", &mut answers.config),
-        ] {
-            match get(path).await {
-                Ok(value) => *into = value,
-                Err(failure) if failure.exit == Exit::Unhealthy => {
-                    waits = Some(failure.message().to_owned());
-                }
-                Err(failure) => return Err(failure),
-            }
+        Ok(Self {
+            clusters: get(client, "/debug/clusters").await?,
+            sources: get::<Vec<Source>>(client, "/debug/sources").await?.into_typed(),
+            policy: get::<Policy>(client, "/debug/policy").await?.into_typed(),
+            proxies: get(client, "/debug/proxies").await?,
+            push: get::<Push>(client, "/debug/push").await?.into_typed(),
+            certificates: get::<CertificateStatus>(client, "/debug/certificates")
+                .await
+                .unwrap_or_default()
+                .into_typed(),
+            hold: get(client, "/debug/hold").await.unwrap_or_default(),
+            rollout: get(client, "/debug/rollout").await.unwrap_or_default(),
+            replicas: get::<Replicas>(client, "/debug/replicas")
+                .await
+                .unwrap_or_default()
+                .into_typed(),
+            networks: get_if_ready(client, "/debug/networks", &mut waits).await?,
+            services: get_if_ready::<Vec<Service>>(client, "/debug/services", &mut waits)
+                .await?
+                .into_typed(),
+            mesh: get_if_ready::<Mesh>(client, "/debug/mesh", &mut waits).await?.into_typed(),
+            config: get_if_ready::<Vec<ObjectStatus>>(client, "/debug/config", &mut waits)
+                .await?
+                .into_typed(),
+            waits,
+        })
+    }
+}
+
+async fn get<T: DeserializeOwned>(
+    client: &AdminClient,
+    path: &str,
+) -> Result<Sent<T>, CommandFailure> {
+    Sent::of(client.get(path, &[]).await?.value)
+}
+
+/// Requests a response that exists only once all sources have been read. Before that, sets `waits`
+/// to the reason.
+async fn get_if_ready<T: DeserializeOwned + Default>(
+    client: &AdminClient,
+    path: &str,
+    waits: &mut Option<String>,
+) -> Result<Sent<T>, CommandFailure> {
+    match get(client, path).await {
+        Err(failure) if failure.exit == Exit::Unhealthy => {
+            *waits = Some(failure.message().to_owned());
+            Ok(Sent::default())
         }
-        Ok(Self { waits, ..answers })
+        found => found,
     }
 }

@@ -3,18 +3,19 @@
 use serde_json::Value;
 
 use super::finding::{note, problem};
-use crate::cli::output::{items, text};
+use crate::cli::output::text;
+use strait_admin_api::{Cluster, CredentialKind, MemberSourcesFile};
 use strait_base::codes;
 
 /// Returns the findings about the operator file.
-pub(super) fn findings(members: &Value) -> Vec<Value> {
+pub(super) fn findings(members: &MemberSourcesFile) -> Vec<Value> {
     let object = || "members".to_owned();
-    let file = members["problem"].as_str();
+    let file = members.problem.as_deref();
     let file = file.map(|fact| problem("policy", &codes::POLICY, object(), fact));
-    let sources = items(&members["sources"]).iter();
+    let sources = members.sources.iter();
     let sources =
         sources.map(|fact| problem("policy", &codes::SOURCE_UNREADABLE, object(), text(fact)));
-    let unused = items(&members["unused"]).iter().map(|field| {
+    let unused = members.unused.iter().map(|field| {
         let fact = format!("{}: this version validates it, and does not use it", text(field));
         note("policy", &codes::NOT_AVAILABLE, object(), fact)
     });
@@ -22,13 +23,16 @@ pub(super) fn findings(members: &Value) -> Vec<Value> {
 }
 
 /// Returns the findings about identities whose token is valid at several members.
-pub(super) fn shared_identities(members: &Value, clusters: &Value) -> Vec<Value> {
+pub(super) fn shared_identities(members: &MemberSourcesFile, clusters: &[Cluster]) -> Vec<Value> {
     let of = |name: String| -> (String, Vec<String>) {
-        let uses = |row: &&Value| row["credential"]["identity"] == *name;
-        let ids = items(clusters).iter().filter(uses).map(|row| text(&row["id"])).collect();
+        let uses = |row: &&Cluster| {
+            let used = row.credential.as_ref().and_then(|used| used.identity.as_ref());
+            used.is_some_and(|used| *used == name)
+        };
+        let ids = clusters.iter().filter(uses).map(|row| text(&row.id)).collect();
         (name, ids)
     };
-    let used = items(&members["replayable"]).iter().map(text).map(of);
+    let used = members.replayable.iter().map(text).map(of);
     let shared = used.filter(|(_, ids)| ids.len() > 1);
     let finding = |(name, ids): (String, Vec<String>)| {
         let fact = format!("the token of identity {name} is sent to {}", ids.join(", "));
@@ -38,20 +42,17 @@ pub(super) fn shared_identities(members: &Value, clusters: &Value) -> Vec<Value>
 }
 
 /// Returns the finding about a credential that ends soon.
-pub(super) fn credential_ends(cluster: &Value, object: &str) -> Option<Value> {
-    let credential = &cluster["credential"];
-    if credential["endsSoon"] != true {
-        return None;
-    }
-    let kind = match credential["kind"].as_str() {
-        Some("clientCertificate") => "client certificate",
+pub(super) fn credential_ends(cluster: &Cluster, object: &str) -> Option<Value> {
+    let credential = cluster.credential.as_ref().filter(|credential| credential.ends_soon)?;
+    let kind = match credential.kind {
+        CredentialKind::ClientCertificate => "client certificate",
         _ => "token",
     };
-    let by_itself = match credential["renewsItself"] == true {
+    let by_itself = match credential.renews_itself {
         true => ", and the control plane could not renew it",
         false => "",
     };
-    let fact = format!("its {kind} ends at {}{by_itself}", text(&credential["expires"]));
+    let fact = format!("its {kind} ends at {}{by_itself}", text(&credential.expires));
     Some(problem("clusters", &codes::CREDENTIAL_ENDS, object.to_owned(), fact))
 }
 
@@ -60,6 +61,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::cli::output::tests::typed;
 
     #[test]
     fn token_that_is_valid_at_several_members_is_reported_once() {
@@ -73,7 +75,7 @@ mod tests {
             row("e", "hub")
         ]);
         let members = json!({ "replayable": ["gke", "aks"] });
-        let found = shared_identities(&members, &clusters);
+        let found = shared_identities(&typed(members), &typed::<Vec<_>>(clusters));
         let [only] = &found[..] else { panic!("{found:?}") };
         assert_eq!((&only["code"], &only["object"]), (&json!("STR0234"), &json!("identity/gke")));
         assert!(only.to_string().contains("a, b"), "{only}");

@@ -5,25 +5,23 @@ use serde_json::Value;
 
 use super::finding::{note, problem};
 use crate::cli::network::socket;
-use crate::cli::output::{items, text};
+use crate::cli::output::text;
+use strait_admin_api::{Cluster, IgnoredClaim, Network};
 use strait_base::codes;
 
 /// Returns the findings about networks and their gateways.
-pub(super) fn of_networks(networks: &Value, clusters: &Value) -> Vec<Value> {
+pub(super) fn of_networks(networks: &[Network], clusters: &[Cluster]) -> Vec<Value> {
     let mut found = Vec::new();
-    let networks = items(networks);
-    let has_endpoints = |cluster: &Value| {
-        let mut rows = items(clusters).iter();
-        rows.any(|row| row["id"] == *cluster && row["endpoints"].as_u64() != Some(0))
-    };
+    let has_endpoints =
+        |cluster: &String| clusters.iter().any(|row| row.id == *cluster && row.endpoints > 0);
     for row in networks.iter().filter(|_| networks.len() > 1) {
-        let object = format!("network/{}", text(&row["network"]));
-        let (gateways, pending) = (items(&row["gateways"]), items(&row["pending"]));
+        let object = format!("network/{}", text(&row.network));
+        let (gateways, pending) = (&row.gateways, &row.pending);
         // A network without endpoints, for example with only a config cluster, needs no gateway.
-        let is_used = items(&row["clusters"]).iter().any(has_endpoints);
+        let is_used = row.clusters.iter().any(has_endpoints);
         if gateways.is_empty() && pending.is_empty() && is_used {
             let fact = "the network has no gateway, so other networks can't reach it";
-            found.push(match ignored_gateway(clusters, &row["network"]) {
+            found.push(match ignored_gateway(clusters, &row.network) {
                 None => problem("networks", &codes::NO_GATEWAY, object.clone(), fact),
                 Some(claim) => {
                     let fact = format!("{fact}: {claim} claims it, which has no effect");
@@ -34,7 +32,7 @@ pub(super) fn of_networks(networks: &Value, clusters: &Value) -> Vec<Value> {
         if let Some(fact) = misspelt(row, networks) {
             found.push(problem("networks", &codes::NETWORK_TYPO, object.clone(), fact));
         }
-        let dead: Vec<_> = gateways.iter().filter(|one| one["dead"] == true).collect();
+        let dead: Vec<_> = gateways.iter().filter(|one| one.dead).collect();
         for gateway in &dead {
             let instead = match dead.len() == gateways.len() {
                 true => "no other gateway of the network answers either, so all stay in use",
@@ -44,8 +42,8 @@ pub(super) fn of_networks(networks: &Value, clusters: &Value) -> Vec<Value> {
             found.push(problem("networks", &codes::GATEWAY_DEAD, object.clone(), fact));
         }
         for gateway in pending {
-            let fact = format!("{}: {}", text(&gateway["source"]), text(&gateway["reason"]));
-            let code = gateway["code"].as_str().and_then(codes::find);
+            let fact = format!("{}: {}", text(&gateway.source), text(&gateway.reason));
+            let code = gateway.code.as_deref().and_then(codes::find);
             let code = code.unwrap_or(&codes::GATEWAY_PENDING);
             found.push(problem("networks", code, object.clone(), fact));
         }
@@ -54,45 +52,44 @@ pub(super) fn of_networks(networks: &Value, clusters: &Value) -> Vec<Value> {
 }
 
 /// Returns a claim of a gateway to the network that has no effect.
-fn ignored_gateway(clusters: &Value, network: &Value) -> Option<String> {
-    let claims = items(clusters).iter().flat_map(|row| items(&row["ignoredClaims"]));
-    let mut claims = claims.filter(|claim| claim["network"] == *network);
-    let is_of_gateway = |claim: &&Value| text(&claim["claim"]).starts_with("gateway ");
-    claims.find(is_of_gateway).map(|claim| text(&claim["claim"]))
+fn ignored_gateway(clusters: &[Cluster], network: &str) -> Option<String> {
+    let claims = clusters.iter().flat_map(|row| &row.ignored_claims);
+    let mut claims = claims.filter(|claim| claim.network == network);
+    let is_of_gateway = |claim: &&IgnoredClaim| claim.claim.starts_with("gateway ");
+    claims.find(is_of_gateway).map(|claim| text(&claim.claim))
 }
 
 /// Returns the findings about a cluster's network claims that have no effect.
-pub(super) fn of_claims(cluster: &Value, object: &str) -> Vec<Value> {
-    let of = |claim: &Value| {
-        let (claim, network) = (text(&claim["claim"]), text(&claim["network"]));
+pub(super) fn of_claims(cluster: &Cluster, object: &str) -> Vec<Value> {
+    let of = |claim: &IgnoredClaim| {
+        let (claim, network) = (text(&claim.claim), text(&claim.network));
         let fact = format!("{claim} claims network {network}, which has no effect");
-        let meant = text(&cluster["network"]);
+        let meant = text(&cluster.network);
         if is_misspelt(&network, &meant, 2) {
             let fact = format!("{fact}; typo? The cluster is in network {meant}");
             return problem("networks", &codes::NETWORK_TYPO, object.to_owned(), fact);
         }
         note("networks", &codes::CLAIM_IGNORED, object.to_owned(), fact)
     };
-    items(&cluster["ignoredClaims"]).iter().map(of).collect()
+    cluster.ignored_claims.iter().map(of).collect()
 }
 
 /// Returns a description if the network's name is probably a misspelt name of another network: it has no gateway, at most
 /// one cluster uses it, and the other network has a gateway.
-fn misspelt(network: &Value, all: &[Value]) -> Option<String> {
-    let has_gateway =
-        |row: &Value| !items(&row["gateways"]).is_empty() || !items(&row["pending"]).is_empty();
-    let users = items(&network["clusters"]);
+fn misspelt(network: &Network, all: &[Network]) -> Option<String> {
+    let has_gateway = |row: &Network| !row.gateways.is_empty() || !row.pending.is_empty();
+    let users = &network.clusters;
     if has_gateway(network) || users.len() > 1 {
         return None;
     }
-    let name = text(&network["network"]);
+    let name = text(&network.network);
     // A cluster that is in both networks has few pods with the wrong label.
-    let shares_user = |row: &Value| users.iter().any(|user| items(&row["clusters"]).contains(user));
-    let is_meant = |row: &&Value| {
+    let shares_user = |row: &Network| users.iter().any(|user| row.clusters.contains(user));
+    let is_meant = |row: &&Network| {
         let edits = if shares_user(row) { 2 } else { 1 };
-        has_gateway(row) && is_misspelt(&name, &text(&row["network"]), edits)
+        has_gateway(row) && is_misspelt(&name, &text(&row.network), edits)
     };
-    let meant = text(&all.iter().find(is_meant)?["network"]);
+    let meant = text(&all.iter().find(is_meant)?.network);
     let of = users.iter().map(|user| format!(" in cluster {}", text(user))).collect::<String>();
     Some(format!(
         "no gateway has network {name:?}, which labels{of} name: typo? There is {meant:?}"
@@ -145,6 +142,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::cli::output::tests::typed;
 
     #[test]
     fn names_with_one_or_two_wrong_letters_are_misspelt() {
@@ -172,12 +170,13 @@ mod tests {
             { "network": "n1", "clusters": ["east"], "gateways": [{}], "pending": [] },
             { "network": "n2", "clusters": ["west"], "gateways": [], "pending": [] },
         ]);
+        let networks: Vec<Network> = typed(networks);
         let found = |claim: Value| {
             let clusters = json!([
                 { "id": "east", "endpoints": 1 },
                 { "id": "west", "endpoints": 1, "ignoredClaims": [claim] },
             ]);
-            let found = of_networks(&networks, &clusters);
+            let found = of_networks(&networks, &typed::<Vec<_>>(clusters));
             (text(&found[0]["code"]), text(&found[0]["fact"]))
         };
         let claim = "gateway service strait-system/gateway: policy clusters.west.networks";
@@ -197,7 +196,7 @@ mod tests {
         let codes = |networks: Value| {
             let clusters =
                 json!([{ "id": "east", "endpoints": 1 }, { "id": "west", "endpoints": 1 }]);
-            let found = of_networks(&networks, &clusters);
+            let found = of_networks(&typed::<Vec<_>>(networks), &typed::<Vec<_>>(clusters));
             found.iter().map(|row| text(&row["code"])).collect::<Vec<_>>()
         };
         let row = |network: &str, clusters: &[&str], gateways: usize| json!({ "network": network, "clusters": clusters, "gateways": vec![json!({}); gateways] });
@@ -217,7 +216,7 @@ mod tests {
         let claims = |network: &str| {
             let claim = json!({ "claim": "label", "network": network });
             let row = json!({ "id": "west", "network": "prod-west", "ignoredClaims": [claim] });
-            let found = of_claims(&row, "cluster/west");
+            let found = of_claims(&typed(row), "cluster/west");
             (text(&found[0]["severity"]), text(&found[0]["code"]))
         };
         assert_eq!(claims("prod-wset"), ("problem".into(), "STR0433".into()));

@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::finding::{note, problem};
-use crate::cli::output::{items, listed, text};
+use crate::cli::output::{listed, text};
 use crate::cli::proxy;
+use strait_admin_api::{ObjectState, ObjectStatus, Proxy, Source};
 use strait_base::codes::{self, Code};
 
 /// Name of the category.
@@ -55,34 +56,29 @@ const LAST_GOOD: [&Code; 2] = [&codes::ACCESS_LAST_GOOD, &codes::TRAFFIC_LAST_GO
 
 /// Returns the findings about objects, except for findings that the warnings of the sources already
 /// contain.
-pub(super) fn of_objects(states: &Value, sources: &Value) -> Vec<Value> {
-    let told = items(sources).iter().flat_map(|source| items(&source["warnings"]));
-    let told: Vec<&str> = told.filter_map(Value::as_str).collect();
+pub(super) fn of_objects(states: &[ObjectStatus], sources: &[Source]) -> Vec<Value> {
+    let told: Vec<&String> = sources.iter().flat_map(|source| &source.warnings).collect();
     let mut found = Vec::new();
-    for state in items(states) {
-        let [kind, namespace, name] = ["kind", "namespace", "name"].map(|part| text(&state[part]));
-        let of_cluster = match state["cluster"].as_str() {
-            Some(_) => format!(" of cluster {}", text(&state["cluster"])),
-            None => String::new(),
-        };
+    for state in states {
+        let [kind, namespace, name] = [&state.kind, &state.namespace, &state.name].map(text);
+        let of_cluster = of_cluster(state);
         let object = format!("{kind}/{namespace}/{name}{of_cluster}");
         let is_told = |fact: &str| told.iter().any(|one| one.contains(&name) && one.contains(fact));
-        for reason in items(&state["reasons"]) {
-            let code = reason["code"].as_str().and_then(codes::find);
-            let Some(code) = code else { continue };
-            let fact = text(&reason["text"]);
+        for reason in &state.reasons {
+            let Some(code) = codes::find(&reason.code) else { continue };
+            let fact = text(&reason.text);
             if is_told(&fact) {
                 continue;
             }
-            let is_refused = state["state"] == "refused" && !LAST_GOOD.contains(&code);
-            let is_lost = state["state"] == "partly" && LOSES_SECURITY.contains(&code);
+            let is_refused = state.state == ObjectState::Refused && !LAST_GOOD.contains(&code);
+            let is_lost = state.state == ObjectState::Partly && LOSES_SECURITY.contains(&code);
             let line = match is_refused || is_lost || PROBLEMS.contains(&code) {
                 true => problem,
                 false => note,
             };
-            let fact = match reason["path"].as_str() {
-                Some(path) if !path.is_empty() => format!("{path}: {fact}"),
-                _ => fact,
+            let fact = match reason.path.as_str() {
+                "" => fact,
+                path => format!("{path}: {fact}"),
             };
             found.push(line(CATEGORY, code, object.clone(), fact));
         }
@@ -90,19 +86,21 @@ pub(super) fn of_objects(states: &Value, sources: &Value) -> Vec<Value> {
     found
 }
 
+/// Returns the cluster to which an object applies, as the end of its name.
+pub(super) fn of_cluster(state: &ObjectStatus) -> String {
+    let cluster = state.cluster.as_ref();
+    cluster.map(|cluster| format!(" of cluster {}", text(cluster))).unwrap_or_default()
+}
+
 /// Returns the number of objects, and how many of them are active.
-pub(super) fn looked(states: &Value, sources: &Value) -> String {
-    let all = items(states);
-    let in_force = all.iter().filter(|state| state["state"] == "inForce").count();
+pub(super) fn looked(all: &[ObjectStatus], sources: &[Source]) -> String {
+    let in_force = all.iter().filter(|state| state.state == ObjectState::InForce).count();
     let active = match all.len() {
         1 => format!("{in_force} of 1 object active"),
         count => format!("{in_force} of {count} objects active"),
     };
-    let absent: Vec<&str> = items(sources)
-        .iter()
-        .flat_map(|source| items(&source["absentKinds"]))
-        .filter_map(Value::as_str)
-        .collect();
+    let absent: Vec<&str> =
+        sources.iter().flat_map(|source| &source.absent_kinds).map(String::as_str).collect();
     match absent.as_slice() {
         [] => active,
         kinds => format!(
@@ -113,12 +111,12 @@ pub(super) fn looked(states: &Value, sources: &Value) -> String {
 }
 
 /// Returns the proxies that lack a patch, grouped by patch and version.
-pub(super) fn unpatched(proxies: &Value) -> Vec<Value> {
+pub(super) fn unpatched(proxies: &[Proxy]) -> Vec<Value> {
     let mut lacking = BTreeMap::<(&str, String), Vec<String>>::new();
-    for row in items(proxies) {
-        for patch in items(&row["missingPatches"]).iter().filter_map(Value::as_str) {
-            let version = text(&row["version"]);
-            lacking.entry((patch, version)).or_default().push(proxy::name(row));
+    for row in proxies {
+        for patch in &row.missing_patches {
+            let version = text(&row.version);
+            lacking.entry((patch.as_str(), version)).or_default().push(proxy::name(row));
         }
     }
     let told = lacking.into_iter().map(|((patch, version), names)| {
@@ -133,6 +131,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::cli::output::tests::typed;
 
     fn short(rows: &[Value]) -> Vec<String> {
         let short = |row: &Value| {
@@ -185,17 +184,18 @@ mod tests {
                 vec!["~STR0828 AuthorizationPolicy/shop/a"],
             ),
         ] {
-            assert_eq!(short(&of_objects(&json!([one]), &Value::Null)), expected);
+            assert_eq!(short(&of_objects(&typed::<Vec<_>>(json!([one])), &[])), expected);
         }
-        let refused = json!([state("AuthorizationPolicy", "partly", &["STR0820"])]);
-        assert_eq!(of_objects(&refused, &Value::Null)[0]["fact"], "spec.x: a fact");
+        let refused: Vec<_> = typed(json!([state("AuthorizationPolicy", "partly", &["STR0820"])]));
+        assert_eq!(of_objects(&refused, &[])[0]["fact"], "spec.x: a fact");
         let sources =
             json!([{ "warnings": ["AuthorizationPolicy shop/a: STR0820: spec.x: a fact"] }]);
+        let sources: Vec<_> = typed(sources);
         assert!(of_objects(&refused, &sources).is_empty(), "its source reports it");
-        assert_eq!(looked(&refused, &json!([])), "0 of 1 object active");
+        assert_eq!(looked(&refused, &[]), "0 of 1 object active");
         let sources = json!([{ "name": "config", "absentKinds": ["sidecars", "telemetries"] }]);
         assert_eq!(
-            looked(&refused, &sources),
+            looked(&refused, &typed::<Vec<_>>(sources)),
             "0 of 1 object active; the config cluster has no CustomResourceDefinition for sidecars, telemetries"
         );
     }
@@ -209,11 +209,11 @@ mod tests {
         let lacking = || json!(["CVE-2026-26308"]);
         let mut proxies = vec![
             proxy("a", "1.36.4", lacking()),
-            proxy("b", "1.40.0", Value::Null),
+            proxy("b", "1.40.0", json!([])),
             proxy("c", "1.35.2", lacking()),
         ];
         proxies.extend(["d", "e", "f"].map(|name| proxy(name, "1.36.4", lacking())));
-        let found = unpatched(&Value::Array(proxies));
+        let found = unpatched(&typed::<Vec<_>>(Value::Array(proxies)));
         assert_eq!(short(&found), ["~STR0845 envoy/1.35.2", "~STR0845 envoy/1.36.4"]);
         let fact = "without the patch for CVE-2026-26308: a.shop, d.shop, e.shop and 1 more";
         assert_eq!(found[1]["fact"], fact);

@@ -3,20 +3,21 @@
 use serde_json::Value;
 
 use super::finding::problem;
-use crate::cli::output::{items, text};
+use crate::cli::output::text;
+use strait_admin_api::{ReplicaState, Replicas};
 use strait_base::codes;
 
 /// Returns the findings about the response of `/debug/replicas`.
-pub(super) fn findings(answer: &Value) -> Vec<Value> {
+pub(super) fn findings(answer: &Replicas) -> Vec<Value> {
     let code = &codes::REPLICA_MISSING;
-    let missing = items(&answer["replicas"]).iter().filter(|row| row["state"] == "missing");
+    let missing = answer.replicas.iter().filter(|row| row.state == ReplicaState::Missing);
     let found = missing.map(|row| {
-        let object = format!("replica/{}", text(&row["name"]));
-        let (address, reason) = (text(&row["address"]), text(&row["reason"]));
+        let object = format!("replica/{}", text(&row.name));
+        let (address, reason) = (text(&row.address), text(&row.reason));
         problem("process", code, object, format!("responses lack it ({address}): {reason}"))
     });
     let mut found: Vec<Value> = found.collect();
-    if let (Some(reason), []) = (answer["problem"].as_str(), &*found) {
+    if let (Some(reason), []) = (answer.problem.as_deref(), &*found) {
         found.push(problem("process", code, "replicas".into(), reason));
     }
     found
@@ -27,6 +28,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::cli::output::tests::typed;
 
     #[test]
     fn replica_that_does_not_answer_is_a_problem() {
@@ -35,12 +37,12 @@ mod tests {
             { "name": "strait-b", "state": "answers", "address": "10.0.0.2:15012" },
             { "name": "strait-c", "state": "missing", "address": "10.0.0.3:15012", "reason": "refused" },
         ]});
-        let found = findings(&answer);
+        let found = findings(&typed(answer));
         assert_eq!(found.len(), 1);
         assert_eq!(found[0]["object"], "replica/strait-c");
         assert_eq!(found[0]["fact"], "responses lack it (10.0.0.3:15012): refused");
-        assert!(findings(&Value::Null).is_empty(), "an older control plane");
-        let unknown = findings(&json!({ "problem": "forbidden", "replicas": [] }));
+        assert!(findings(&Replicas::default()).is_empty(), "an older control plane");
+        let unknown = findings(&typed(json!({ "problem": "forbidden", "replicas": [] })));
         assert_eq!((unknown.len(), &unknown[0]["object"]), (1, &json!("replicas")));
     }
 }

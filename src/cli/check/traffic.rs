@@ -29,6 +29,9 @@ use crate::cli::cluster::api::Hub;
 use crate::cli::failure::{CommandFailure, CommandResult, Exit};
 use crate::cli::list::QueryArgs;
 use crate::cli::output::{self, Cell, Column, OutputStyle, Show, TableLayout, items, text};
+use strait_admin_api::{
+    Cluster, EndpointHealth, Network, ProbeIdentity, Service, ServiceEndpoint, ServicePort,
+};
 use strait_base::codes::{self, Code};
 use strait_base::duration::HumanDuration;
 use strait_identity::mesh_client::{MeshClientRequest, mesh_client, workload};
@@ -87,7 +90,7 @@ pub(crate) struct TrafficArgs {
     metrics_address: Option<SocketAddr>,
 }
 
-const RESULTS: TableLayout = TableLayout {
+const RESULTS: TableLayout<Value> = TableLayout {
     kind: "request",
     name: |row| format!("{}/{}/{}", text(&row["from"]), text(&row["to"]), way(row)),
     columns: &[
@@ -160,10 +163,10 @@ fn report(rows: Vec<Value>, junit: Option<&Path>, show: &Show) -> CommandResult 
     let printed = if show.output.is_for_people() {
         let pairs = matrix(items(&answer), &look);
         let separate = if pairs.is_empty() { "" } else { "\n" };
-        let each = RESULTS.render(&raw, &answer, show, &look);
+        let each = RESULTS.render(&raw, &answer, show, &look)?;
         pairs + separate + &each + &failures(items(&answer))
     } else {
-        RESULTS.render(&raw, &answer, show, &look)
+        RESULTS.render(&raw, &answer, show, &look)?
     };
     output::print(&printed)?;
     if let Some(file) = junit {
@@ -202,10 +205,9 @@ async fn identity(
         )),
         _ => failure.or_next(IDENTITY_NEXT),
     })?;
-    let answer = answer.value;
-    let part = |name: &str| answer[name].as_str().unwrap_or_default();
-    let (chain, roots) = (part("certChain"), part("rootCert"));
-    let identity = request.answered(chain, roots, GIVER, SystemTime::now()).map_err(unusable)?;
+    let ProbeIdentity { cert_chain, root_cert, .. } = answer.read()?;
+    let identity = request.answered(&cert_chain, &root_cert, GIVER, SystemTime::now());
+    let identity = identity.map_err(unusable)?;
     *given = Some((Instant::now(), Arc::clone(&identity)));
     Ok(identity)
 }
@@ -218,32 +220,32 @@ pub(super) async fn requests(
     given: &mut GivenIdentity,
 ) -> Result<Vec<Value>, CommandFailure> {
     let identity = identity(args, client, given).await?;
-    let clusters = client.get("/debug/clusters", &[]).await?.value;
+    let clusters: Vec<Cluster> = client.get("/debug/clusters", &[]).await?.read()?;
     for id in [&args.from, &args.to].into_iter().flatten() {
-        if !items(&clusters).iter().any(|row| row["id"] == **id) {
+        if !clusters.iter().any(|row| row.id == **id) {
             let text = format!("no cluster {id:?} is known");
             return Err(CommandFailure::failed(text).next("strait cluster list"));
         }
     }
-    let networks = client.get("/debug/networks", &[]).await?.value;
-    let services = client.get("/debug/services", &[]).await?.value;
+    let networks: Vec<Network> = client.get("/debug/networks", &[]).await?.read()?;
+    let services: Vec<Service> = client.get("/debug/services", &[]).await?.read()?;
     let mut rows = Vec::new();
-    for network in items(&networks) {
-        let is_in = |id: &String| items(&network["clusters"]).iter().any(|one| one == id.as_str());
+    for network in &networks {
+        let is_in = |id: &String| network.clusters.contains(id);
         let is_own = args.from.as_ref().is_some_and(is_in);
         if is_own && !args.direct {
             continue;
         }
         let way = match is_own {
             true => Passage::Direct,
-            false => Passage::Gateways { needed: items(&networks).len() > 1 },
+            false => Passage::Gateways { needed: networks.len() > 1 },
         };
-        for cluster in items(&network["clusters"]).iter().map(text) {
-            let is_from = args.from.as_ref() == Some(&cluster);
-            if !is_from && args.to.as_ref().is_none_or(|to| *to == cluster) {
-                let target = target(client, items(&services), network, &cluster).await?;
+        for cluster in &network.clusters {
+            let is_from = args.from.as_ref() == Some(cluster);
+            if !is_from && args.to.as_ref().is_none_or(|to| to == cluster) {
+                let target = target(client, &services, network, cluster).await?;
                 let from = args.from.as_deref();
-                rows.extend(ask(&identity, from, way, network, &cluster, target).await);
+                rows.extend(ask(&identity, from, way, network, cluster, target).await);
             }
         }
     }
@@ -293,17 +295,15 @@ enum Passage {
 /// Returns the first service by name that other networks can call in `cluster`.
 async fn target(
     client: &AdminClient,
-    services: &[Value],
-    network: &Value,
+    services: &[Service],
+    network: &Network,
     cluster: &str,
 ) -> Result<Option<TrafficTarget>, CommandFailure> {
-    let of_cluster =
-        services.iter().filter(|row| items(&row["clusters"]).iter().any(|one| one == cluster));
+    let of_cluster = services.iter().filter(|row| row.clusters.iter().any(|one| one == cluster));
     for row in of_cluster.take(SERVICES_ASKED) {
-        let hostname = text(&row["hostname"]);
-        let query = [("hostname", hostname.as_str())];
-        let endpoints = client.get("/debug/endpoints", &query).await?.value;
-        if let Some(target) = callable(row, items(&endpoints), network, cluster) {
+        let query = [("hostname", row.hostname.as_str())];
+        let endpoints: Vec<_> = client.get("/debug/endpoints", &query).await?.read()?;
+        if let Some(target) = callable(row, &endpoints, network, cluster) {
             return Ok(Some(target));
         }
     }
@@ -312,42 +312,41 @@ async fn target(
 
 /// Returns the service as a target, if it has a port with a ready endpoint that accepts mTLS.
 fn callable(
-    service: &Value,
-    endpoints: &[Value],
-    network: &Value,
+    service: &Service,
+    endpoints: &[ServiceEndpoint],
+    network: &Network,
     cluster: &str,
 ) -> Option<TrafficTarget> {
-    if service["resolution"] != "ClientSideLB" {
+    if service.resolution != "ClientSideLB" {
         return None;
     }
-    let taking = |port: &Value| {
+    let taking = |port: &ServicePort| {
         endpoints.iter().find(|one| {
-            one["cluster"] == cluster
-                && one["network"] == network["network"]
-                && one["health"] == "healthy"
-                && one["tlsMode"] == "istio"
-                && items(&one["servicePorts"]).contains(&port["port"])
+            let ports = one.service_ports.as_ref();
+            one.cluster == cluster
+                && one.network == network.network
+                && one.health == EndpointHealth::Healthy
+                && one.tls_mode == "istio"
+                && ports.is_some_and(|ports| ports.contains(&port.port))
         })
     };
     // HTTP ports are preferred, because they respond to a request.
-    let http = |port: &&Value| port["protocol"] == "HTTP";
-    let ports = || items(&service["ports"]).iter().filter(|port| taking(port).is_some());
-    let port = ports().find(http).or_else(|| ports().find(|port| port["protocol"] != "UDP"))?;
-    let endpoint = taking(port).and_then(socket);
+    let http = |port: &&ServicePort| port.protocol == "HTTP";
+    let ports = || service.ports.iter().filter(|port| taking(port).is_some());
+    let port = ports().find(http).or_else(|| ports().find(|port| port.protocol != "UDP"))?;
+    let endpoint = taking(port).and_then(|one| socket(&one.address, one.port));
     Some(TrafficTarget {
         endpoint,
-        hostname: service["hostname"].as_str()?.to_owned(),
-        port: u16::try_from(port["port"].as_u64()?).ok()?,
+        hostname: service.hostname.clone(),
+        port: port.port,
         speaks_http: http(&port),
-        accounts: items(&service["serviceAccounts"]).iter().map(text).collect(),
+        accounts: service.service_accounts.clone(),
     })
 }
 
 /// Returns the address and port of a gateway or an endpoint, if they are valid.
-fn socket(row: &Value) -> Option<SocketAddr> {
-    let address = row["address"].as_str()?.parse().ok()?;
-    let port = u16::try_from(row["port"].as_u64()?).ok().filter(|port| *port > 0)?;
-    Some(SocketAddr::new(address, port))
+fn socket(address: &str, port: u16) -> Option<SocketAddr> {
+    (port > 0).then_some(SocketAddr::new(address.parse().ok()?, port))
 }
 
 /// Sends a request through each gateway of the network, or to a pod.
@@ -355,12 +354,12 @@ async fn ask(
     identity: &Arc<ClientConfig>,
     from: Option<&str>,
     way: Passage,
-    network: &Value,
+    network: &Network,
     cluster: &str,
     target: Option<TrafficTarget>,
 ) -> Vec<Value> {
     let mut row = json!({
-        "from": from.unwrap_or("here"), "to": cluster, "network": network["network"],
+        "from": from.unwrap_or("here"), "to": cluster, "network": network.network,
         "gateway": null, "endpoint": null, "service": null, "identity": null, "answer": null, "ms": null,
     });
     let Some(target) = target else {
@@ -370,17 +369,19 @@ async fn ask(
     };
     row["service"] = json!(format!("{}:{}", target.hostname, target.port));
     let sockets: Vec<SocketAddr> = match way {
-        Passage::Gateways { .. } => items(&network["gateways"]).iter().filter_map(socket).collect(),
+        Passage::Gateways { .. } => {
+            network.gateways.iter().filter_map(|one| socket(&one.address, one.port)).collect()
+        }
         Passage::Direct => target.endpoint.into_iter().collect(),
     };
-    if let (true, Passage::Gateways { needed }) = (items(&network["gateways"]).is_empty(), way) {
+    if let (true, Passage::Gateways { needed }) = (network.gateways.is_empty(), way) {
         let unneeded = match needed {
             true => "",
             false => {
                 "; all clusters are in this network, so no gateway is needed: use --from ID --direct on a machine that can reach pods"
             }
         };
-        let network = text(&network["network"]);
+        let network = text(&network.network);
         let detail = format!("network {network} has no gateway that can be dialled{unneeded}");
         row["steps"] = json!([failure("gateway", &codes::NO_GATEWAY, detail)]);
         return vec![row];
@@ -548,33 +549,33 @@ mod tests {
     use tokio_rustls::TlsAcceptor;
 
     use super::*;
-    use crate::cli::output::tests::LOOK;
+    use crate::cli::output::tests::{LOOK, typed};
     use strait_identity::authority::write_workload;
     use strait_identity::{Authority, AuthorityPem, SpiffeId};
 
     const BY_GATEWAY: Passage = Passage::Gateways { needed: true };
     const WEB: &str = "web.shop.svc.cluster.local";
 
-    fn service(protocol: &str) -> Value {
-        json!({
+    fn service(protocol: &str) -> Service {
+        typed(json!({
             "hostname": WEB, "resolution": "ClientSideLB", "clusters": ["west"],
             "ports": [{ "name": "tls", "port": 443, "protocol": "TLS" }, { "name": "http", "port": 80, "protocol": protocol }],
             "serviceAccounts": ["spiffe://cluster.local/ns/shop/sa/web"],
-        })
+        }))
     }
 
     /// An endpoint of the port with that number. Its own cluster names the port differently from the service.
-    fn endpoint(port: u16, health: &str, tls: &str) -> Value {
-        json!({
+    fn endpoint(port: u16, health: &str, tls: &str) -> ServiceEndpoint {
+        typed(json!({
             "cluster": "west", "network": "n2", "health": health, "tlsMode": tls, "portName": "web-port",
             "servicePorts": [port],
-        })
+        }))
     }
 
     #[test]
     fn only_ready_mtls_endpoints_are_called() {
-        let network = json!({ "network": "n2" });
-        let found = |protocol: &str, endpoints: &[Value], cluster: &str| {
+        let network = typed(json!({ "network": "n2" }));
+        let found = |protocol: &str, endpoints: &[ServiceEndpoint], cluster: &str| {
             callable(&service(protocol), endpoints, &network, cluster)
                 .map(|target| (target.port, target.speaks_http))
         };
@@ -674,11 +675,11 @@ mod tests {
     #[tokio::test]
     async fn pod_of_another_cluster_in_the_same_network_is_called_directly() {
         let (client, pod) = rig("web", "HTTP/1.1 200 OK\r\n\r\n").await;
-        let network = json!({ "network": "n2", "clusters": ["east", "west"], "gateways": [] });
+        let network =
+            typed(json!({ "network": "n2", "clusters": ["east", "west"], "gateways": [] }));
         let asked = async |pod: SocketAddr| {
             let mut endpoint = endpoint(80, "healthy", "istio");
-            endpoint["address"] = json!(pod.ip().to_string());
-            endpoint["port"] = json!(pod.port());
+            (endpoint.address, endpoint.port) = (pod.ip().to_string(), pod.port());
             let target = callable(&service("HTTP"), &[endpoint], &network, "west");
             let rows = ask(&client, Some("east"), Passage::Direct, &network, "west", target).await;
             assert_eq!(rows.len(), 1, "{rows:?}");
@@ -742,7 +743,7 @@ mod tests {
     #[tokio::test]
     async fn failed_requests_are_reported_and_written_as_junit() {
         let (client, _) = rig("web", "").await;
-        let network = json!({ "network": "n2", "clusters": ["west"], "gateways": [] });
+        let network = typed(json!({ "network": "n2", "clusters": ["west"], "gateways": [] }));
         let target =
             callable(&service("HTTP"), &[endpoint(80, "healthy", "istio")], &network, "west");
         let mut rows = ask(&client, Some("east"), BY_GATEWAY, &network, "west", target).await;

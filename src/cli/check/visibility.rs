@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::finding::note;
-use crate::cli::output::{items, text};
+use crate::cli::network::gateway_sources;
+use crate::cli::output::text;
+use strait_admin_api::{Network, Policy};
 use strait_base::codes;
 
 /// Namespace of the gateways that `strait cluster add --gateway` creates.
@@ -13,10 +15,11 @@ const OWN_GATEWAYS: &str = crate::cli::cluster::GATEWAY_NAMESPACE;
 
 /// Recommends that objects apply to their own namespace by default, if several namespaces have objects that apply to the mesh
 /// without saying so. The root namespace's objects are the operator's.
-pub(super) fn recommended(policy: &Value) -> Option<Value> {
-    let objects = items(&policy["visibleByDefault"]);
-    let of_tenants = objects.iter().filter(|one| one["namespace"] != policy["rootNamespace"]);
-    let namespaces: BTreeSet<String> = of_tenants.map(|one| text(&one["namespace"])).collect();
+pub(super) fn recommended(policy: &Policy) -> Option<Value> {
+    let objects = &policy.visible_by_default;
+    let root = policy.root_namespace.as_deref();
+    let of_tenants = objects.iter().filter(|one| root != Some(&*one.namespace));
+    let namespaces: BTreeSet<String> = of_tenants.map(|one| text(&one.namespace)).collect();
     let (first, second) = (namespaces.first()?, namespaces.iter().nth(1)?);
     let more = match namespaces.len() {
         2 => String::new(),
@@ -31,22 +34,21 @@ pub(super) fn recommended(policy: &Value) -> Option<Value> {
 
 /// Reports network gateways outside of the root namespace, unless the policy lists the namespaces
 /// of gateways.
-pub(super) fn foreign_gateways(policy: &Value, networks: &Value) -> Vec<Value> {
+pub(super) fn foreign_gateways(policy: &Policy, networks: &[Network]) -> Vec<Value> {
     // A server without these fields does not report the namespaces.
-    let root_namespace = &policy["rootNamespace"];
-    if root_namespace.is_null() || !policy["gatewayNamespaces"].is_null() {
+    let Some(root_namespace) = &policy.root_namespace else { return Vec::new() };
+    if policy.gateway_namespaces.is_some() {
         return Vec::new();
     }
     let mut claims = BTreeSet::new();
-    for network in items(networks) {
-        for gateway in items(&network["gateways"]).iter().chain(items(&network["pending"])) {
-            let source = text(&gateway["source"]);
+    for network in networks {
+        for (cluster, source) in gateway_sources(network) {
+            let source = text(source);
             let object = ["service ", "gateway "].iter().find_map(|kind| source.strip_prefix(kind));
             let namespace = object.and_then(|object| object.split_once('/')).map(|(name, _)| name);
             let is_foreign = |name: &str| *root_namespace != name && name != OWN_GATEWAYS;
             if namespace.is_some_and(is_foreign) {
-                let cluster = gateway["cluster"].as_str().unwrap_or_default().to_owned();
-                claims.insert((text(&network["network"]), cluster, source));
+                claims.insert((text(&network.network), cluster.to_owned(), source));
             }
         }
     }
@@ -63,6 +65,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::cli::output::tests::typed;
 
     #[test]
     fn gateways_outside_of_the_root_namespace_are_noted_without_a_list() {
@@ -75,7 +78,8 @@ mod tests {
             ],
             "pending": [gateway("service pay/gw")],
         }]);
-        let found = foreign_gateways(&json!({ "rootNamespace": "root" }), &networks);
+        let networks: Vec<Network> = typed(networks);
+        let found = foreign_gateways(&typed(json!({ "rootNamespace": "root" })), &networks);
         let facts: Vec<_> = found.iter().map(|row| text(&row["fact"])).collect();
         let expected = ["gateway edge/gw", "service pay/gw", "service shop/gw"].map(|source| {
             format!("{source} of cluster east is a gateway of the network because of its label")
@@ -83,7 +87,7 @@ mod tests {
         assert_eq!(facts, expected);
         assert_eq!((&found[0]["severity"], &found[0]["code"]), (&json!("note"), &json!("STR1113")));
         let limited = json!({ "rootNamespace": "root", "gatewayNamespaces": ["shop"] });
-        assert!(foreign_gateways(&limited, &networks).is_empty());
+        assert!(foreign_gateways(&typed(limited), &networks).is_empty());
     }
 
     #[test]
@@ -91,7 +95,7 @@ mod tests {
         let policy = |namespaces: &[&str]| {
             let object = |namespace: &&str| json!({ "kind": "VirtualService", "namespace": namespace, "name": "a" });
             let objects: Vec<_> = namespaces.iter().map(object).collect();
-            json!({ "rootNamespace": "root", "visibleByDefault": objects })
+            typed(json!({ "rootNamespace": "root", "visibleByDefault": objects }))
         };
         for alone in [&[][..], &["shop", "shop"], &["shop", "root"]] {
             assert_eq!(recommended(&policy(alone)), None, "{alone:?}");

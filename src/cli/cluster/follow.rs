@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use clap::Args;
 use jiff::Timestamp;
-use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use super::done;
 use crate::cli::client::{AdminClient, Connect, ServerFlags};
 use crate::cli::failure::{CommandFailure, CommandResult, Exit};
-use crate::cli::output::{clean, items, text};
+use crate::cli::output::{Sent, clean, text};
+use strait_admin_api::{Cluster, ClusterState, ProxyNumbers, Summary};
 use strait_base::codes;
 use strait_base::duration::HumanDuration;
 use strait_model::ClusterId;
@@ -91,9 +91,9 @@ impl Wait {
         loop {
             let asked = async {
                 let client = AdminClient::new(&self.connect()).await?;
-                let clusters = client.get("/debug/clusters", &[]).await?.value;
-                let proxies = client.get("/debug/summary", &[]).await?.value["proxies"].take();
-                Ok::<_, CommandFailure>((clusters, proxies))
+                let clusters = client.get("/debug/clusters", &[]).await?.rows()?;
+                let summary: Summary = client.get("/debug/summary", &[]).await?.read()?;
+                Ok::<_, CommandFailure>((clusters, summary.proxies))
             };
             let (clusters, proxies) = match asked.await {
                 Ok(answers) => answers,
@@ -105,10 +105,9 @@ impl Wait {
                     return;
                 }
             };
-            let is_reached = step(items(&clusters), id.as_str(), goal) == FollowStep::Done;
+            let is_reached = step(&clusters, id.as_str(), goal) == FollowStep::Done;
             reached = is_reached.then(|| reached.unwrap_or_else(Instant::now));
-            let [waiting, refusing] =
-                ["waiting", "refusing"].map(|field| proxies[field].as_u64().unwrap_or(0));
+            let ProxyNumbers { waiting, refusing, .. } = proxies;
             if waiting == 0 && reached.is_some_and(|at| at.elapsed() >= PUBLISHED) {
                 if refusing > 0 {
                     tell!(
@@ -146,11 +145,13 @@ impl Wait {
         let mut trouble: Option<(String, Instant)> = None;
         loop {
             let asked = match &client {
-                Ok(client) => client.get("/debug/clusters", &[]).await,
+                Ok(client) => {
+                    client.get("/debug/clusters", &[]).await.and_then(|answer| answer.rows())
+                }
                 Err(failure) => Err(failure.clone()),
             };
-            let answer = match asked {
-                Ok(answer) => answer,
+            let clusters = match asked {
+                Ok(clusters) => clusters,
                 // The change itself succeeded, so this is not a failure of the command.
                 Err(failure) => {
                     tell!(
@@ -161,9 +162,9 @@ impl Wait {
                     return Ok(Exit::Fine);
                 }
             };
-            let (state, why) = match step(items(&answer.value), id.as_str(), goal) {
+            let (state, why) = match step(&clusters, id.as_str(), goal) {
                 FollowStep::Done => {
-                    report(find(items(&answer.value), id.as_str()), id, goal);
+                    report(find(&clusters, id.as_str()), id, goal);
                     return Ok(Exit::Fine);
                 }
                 FollowStep::Failed(why) => {
@@ -212,20 +213,20 @@ impl Goal {
 }
 
 /// Returns the progress of the cluster `id` from the entries of `/debug/clusters`.
-fn step(rows: &[Value], id: &str, goal: &Goal) -> FollowStep {
+fn step(rows: &[Sent<Cluster>], id: &str, goal: &Goal) -> FollowStep {
     let Some(row) = find(rows, id) else {
         return match goal {
             Goal::Gone => FollowStep::Done,
             _ => FollowStep::Pending("not visible yet".to_owned(), None),
         };
     };
-    let state = text(&row["state"]);
-    let reason = row["reason"].as_str().unwrap_or_default();
+    let state = text(row.state.as_str());
+    let reason = row.reason.as_deref().unwrap_or_default();
     match goal {
         Goal::Gone => FollowStep::Pending(state, None),
         Goal::Synced => synced(row),
         Goal::Renewed(expires) => {
-            let used = row["credential"]["expires"].as_str();
+            let used = row.credential.as_ref().and_then(|used| used.expires.as_deref());
             let used = used.and_then(|text| text.parse::<Timestamp>().ok());
             if used.map(Timestamp::as_second) == Some(expires.as_second()) {
                 return synced(row);
@@ -238,7 +239,7 @@ fn step(rows: &[Value], id: &str, goal: &Goal) -> FollowStep {
             let why = why.filter(|why| code(why).is_some());
             FollowStep::Pending(format!("{state}, with the old credential"), why)
         }
-        Goal::Mode(wanted) => match (row["mode"].as_str(), wanted) {
+        Goal::Mode(wanted) => match (row.mode.as_deref(), wanted) {
             (Some(mode), Some(wanted)) if mode == *wanted => FollowStep::Done,
             (None, None) => synced(row),
             (Some(_), None) if reason.contains("by policy ") => {
@@ -249,14 +250,18 @@ fn step(rows: &[Value], id: &str, goal: &Goal) -> FollowStep {
     }
 }
 
-fn synced(row: &Value) -> FollowStep {
-    let state = text(&row["state"]);
-    let reason = row["reason"].as_str().unwrap_or_default().to_owned();
-    match state.as_str() {
-        "live" => FollowStep::Done,
-        _ if row["mode"].is_string() => FollowStep::Done,
+fn synced(row: &Cluster) -> FollowStep {
+    let state = text(row.state.as_str());
+    let reason = row.reason.clone().unwrap_or_default();
+    match row.state {
+        ClusterState::Live => FollowStep::Done,
+        _ if row.mode.is_some() => FollowStep::Done,
         // The cluster may still sync.
-        "syncing" | "timeout" | "stale" | "draining" | "restored" => {
+        ClusterState::Syncing
+        | ClusterState::Timeout
+        | ClusterState::Stale
+        | ClusterState::Draining
+        | ClusterState::Restored => {
             FollowStep::Pending(state, Some(reason).filter(|why| code(why).is_some()))
         }
         _ => FollowStep::Failed(format!("{state}: {reason}")),
@@ -268,10 +273,10 @@ fn code(reason: &str) -> Option<&'static str> {
     codes::named(reason).map(|code| code.id)
 }
 
-fn report(row: Option<&Value>, id: &ClusterId, goal: &Goal) {
-    let row = row.unwrap_or(&Value::Null);
-    let [state, network, services, endpoints] =
-        ["state", "network", "services", "endpoints"].map(|part| text(&row[part]));
+fn report(row: Option<&Sent<Cluster>>, id: &ClusterId, goal: &Goal) {
+    let row = row.map(|row| Cluster::clone(row)).unwrap_or_default();
+    let (state, network) = (text(row.state.as_str()), text(&row.network));
+    let Cluster { services, endpoints, withheld, .. } = row;
     match goal {
         Goal::Gone => return done(&format!("cluster {id} has left the mesh")),
         Goal::Mode(_) => return done(&format!("cluster {id} is {state}")),
@@ -281,17 +286,17 @@ fn report(row: Option<&Value>, id: &ClusterId, goal: &Goal) {
         }
     }
     tell!("Cluster {id} is {state}, network {network}.");
-    if let Some(count) = row["withheld"].as_u64().filter(|count| *count > 0) {
-        tell!("! {count} endpoints are withheld from proxies of other networks");
+    if withheld > 0 {
+        tell!("! {withheld} endpoints are withheld from proxies of other networks");
         tell!("  next: strait network get '{network}'");
     }
 }
 
 /// Returns the entry of the cluster. An entry on standby comes after the active entry.
-pub(super) fn find<'a>(clusters: &'a [Value], id: &str) -> Option<&'a Value> {
-    let mut named = clusters.iter().filter(|row| row["id"] == id);
+pub(super) fn find<'a>(clusters: &'a [Sent<Cluster>], id: &str) -> Option<&'a Sent<Cluster>> {
+    let mut named = clusters.iter().filter(|row| row.id == id);
     let first = named.next()?;
-    if first["state"] == "conflict" { named.next().or(Some(first)) } else { Some(first) }
+    if first.state == ClusterState::Conflict { named.next().or(Some(first)) } else { Some(first) }
 }
 
 #[cfg(test)]
@@ -365,7 +370,8 @@ mod tests {
         ] {
             let mut row = row;
             row["id"] = json!("east");
-            assert_eq!(step(std::slice::from_ref(&row), "east", &goal), expected, "{row}");
+            let row = Sent::of(row).expect("a cluster");
+            assert_eq!(step(std::slice::from_ref(&row), "east", &goal), expected, "{row:?}");
         }
         assert_eq!(step(&[], "east", &Goal::Gone), FollowStep::Done);
         assert_eq!(step(&[], "east", &Goal::Synced), pending("not visible yet", None));

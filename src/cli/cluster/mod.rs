@@ -22,14 +22,14 @@ mod rotate;
 pub(super) mod webhook;
 
 use clap::{Args, Subcommand};
-use serde_json::Value;
 
 pub(super) use self::add::{Manifests, check_network};
 pub(super) use self::change::{ClusterChange, done};
 pub(super) use self::gateway::NAMESPACE as GATEWAY_NAMESPACE;
 use super::failure::{CommandResult, Exit};
 use super::list::{GetOne, ListArgs, ListedKind};
-use super::output::{self, Cell, Column, OutputStyle, Show, TableLayout, age, items, text, until};
+use super::output::{self, Cell, Column, OutputStyle, Show, TableLayout, age, text, until};
+use strait_admin_api::{Cluster, ClusterCredential, ClusterState, SameAddresses, SameRange};
 use strait_base::codes;
 
 /// Show and change member clusters.
@@ -68,7 +68,7 @@ pub(crate) struct ClusterGetArgs {
 }
 
 /// The member clusters, as the admin API lists them.
-pub(crate) const CLUSTERS: ListedKind = ListedKind {
+pub(crate) const CLUSTERS: ListedKind<Cluster> = ListedKind {
     path: "/debug/clusters",
     does: "is a member",
     next: "strait cluster list",
@@ -76,57 +76,68 @@ pub(crate) const CLUSTERS: ListedKind = ListedKind {
     describe,
     listing: TableLayout {
         kind: "cluster",
-        name: |row| text(&row["id"]),
+        name: |row| text(&row.id),
         columns: &[
-            Column::new("CLUSTER", |row, _| text(&row["id"]).into()),
-            Column::new("NETWORK", |row, _| text(&row["network"]).into()),
+            Column::new("CLUSTER", |row, _| text(&row.id).into()),
+            Column::new("NETWORK", |row, _| text(&row.network).into()),
             Column::new("STATE", |row, _| state(row)),
-            Column::new("LAST CONTACT", |row, look| age(&row["lastContact"], look).into()),
-            Column::new("SERVICES", |row, _| text(&row["services"]).into()),
-            Column::new("ENDPOINTS", |row, _| text(&row["endpoints"]).into()),
-            Column::new("WITHHELD", |row, _| match row["withheld"].as_u64() {
-                Some(count) if count > 0 => Cell::doubtful(count.to_string()),
-                _ => text(&row["withheld"]).into(),
+            Column::new("LAST CONTACT", |row, look| age(&row.last_contact, look).into()),
+            Column::new("SERVICES", |row, _| text(&row.services).into()),
+            Column::new("ENDPOINTS", |row, _| text(&row.endpoints).into()),
+            Column::new("WITHHELD", |row, _| match row.withheld {
+                0 => "0".into(),
+                count => Cell::doubtful(count.to_string()),
             }),
             Column::new("CREDENTIAL ENDS IN", credential_ends),
-            Column::wide("SINCE", |row, look| age(&row["since"], look).into()),
-            Column::wide("SECRET", |row, _| text(&row["secret"]).into()),
-            Column::wide("SOURCE", |row, _| text(&row["source"]).into()),
-            Column::wide("VIA", |row, _| text(&row["via"]).into()),
-            Column::wide("INVENTORY", |row, _| text(&row["inventory"]["manager"]).into()),
-            Column::wide("TRUST DOMAIN", |row, _| text(&row["trustDomain"]).into()),
-            Column::wide("OBJECTS", |row, _| text(&row["objects"]).into()),
-            Column::wide("RELISTS", |row, _| text(&row["relists"]).into()),
-            Column::new("REASON", |row, _| text(&row["reason"]).into()),
+            Column::wide("SINCE", |row, look| age(&row.since, look).into()),
+            Column::wide("SECRET", |row, _| text(&row.secret).into()),
+            Column::wide("SOURCE", |row, _| text(&row.source).into()),
+            Column::wide("VIA", |row, _| text(&row.via).into()),
+            Column::wide("INVENTORY", |row, _| inventory_manager(row).into()),
+            Column::wide("TRUST DOMAIN", |row, _| text(&row.trust_domain).into()),
+            Column::wide("OBJECTS", |row, _| text(&row.objects).into()),
+            Column::wide("RELISTS", |row, _| text(&row.relists).into()),
+            Column::new("REASON", |row, _| text(&row.reason).into()),
         ],
     },
 };
 
 /// Returns whether a cluster's state is healthy or requested by its operator. A cluster that syncs
 /// is not healthy if its requests fail.
-pub(crate) fn is_well(row: &Value) -> bool {
-    match row["state"].as_str() {
-        Some("syncing") => codes::named(row["reason"].as_str().unwrap_or_default()).is_none(),
-        state => matches!(state, Some("live" | "paused" | "draining")),
+pub(crate) fn is_well(row: &Cluster) -> bool {
+    match row.state {
+        ClusterState::Syncing => codes::named(row.reason.as_deref().unwrap_or_default()).is_none(),
+        ClusterState::Live | ClusterState::Paused | ClusterState::Draining => true,
+        _ => false,
     }
 }
 
+/// Returns the manager of the inventory that the cluster comes from.
+fn inventory_manager(row: &Cluster) -> String {
+    text(&row.inventory.as_ref().map(|inventory| inventory.manager.clone()))
+}
+
 /// Returns the remaining lifetime of the cluster's credential, if it expires.
-fn credential_ends(row: &Value, look: &OutputStyle) -> Cell {
-    let credential = &row["credential"];
-    credential_cell(credential, until(&credential["expires"], look))
+fn credential_ends(row: &Cluster, look: &OutputStyle) -> Cell {
+    let credential = row.credential.as_ref();
+    credential_cell(credential, until(&credential.and_then(|one| one.expires.clone()), look))
 }
 
 /// Returns a cell about the expiry of a credential, marked if it expires soon.
-fn credential_cell(credential: &Value, shown: String) -> Cell {
-    if credential["endsSoon"] == true { Cell::bad(shown) } else { shown.into() }
+fn credential_cell(credential: Option<&ClusterCredential>, shown: String) -> Cell {
+    let ends_soon = credential.is_some_and(|credential| credential.ends_soon);
+    if ends_soon { Cell::bad(shown) } else { shown.into() }
 }
 
-fn state(row: &Value) -> Cell {
-    let shown = text(&row["state"]);
-    match shown.as_str() {
-        "live" => Cell::good(shown),
-        "syncing" | "paused" | "draining" | "stale" | "restored" => Cell::doubtful(shown),
+fn state(row: &Cluster) -> Cell {
+    let shown = text(row.state.as_str());
+    match row.state {
+        ClusterState::Live => Cell::good(shown),
+        ClusterState::Syncing
+        | ClusterState::Paused
+        | ClusterState::Draining
+        | ClusterState::Stale
+        | ClusterState::Restored => Cell::doubtful(shown),
         _ => Cell::bad(shown),
     }
 }
@@ -139,7 +150,7 @@ pub(crate) async fn run(command: ClusterCommand) -> CommandResult {
         ClusterCommand::Invite(args) => Box::pin(invite::run(&args)).await,
         ClusterCommand::List(list) => list.run(CLUSTERS.path, &CLUSTERS.listing).await,
         ClusterCommand::Get(ClusterGetArgs { name, one }) => {
-            let settled = |row: &Value| is_well(row) && row["state"] != "syncing";
+            let settled = |row: &Cluster| is_well(row) && row.state != ClusterState::Syncing;
             let row = one.run(&CLUSTERS, &name, settled).await?;
             Ok(if is_well(&row) { Exit::Fine } else { Exit::Unhealthy })
         }
@@ -152,92 +163,89 @@ pub(crate) async fn run(command: ClusterCommand) -> CommandResult {
     }
 }
 
-fn describe(row: &Value, _: &Show, look: &OutputStyle) -> String {
+fn describe(row: &Cluster, _: &Show, look: &OutputStyle) -> String {
     let mut fields: Vec<(&str, Cell)> =
-        vec![("Cluster", text(&row["id"]).into()), ("State", state(row))];
-    if row["reason"].as_str().is_some_and(|reason| !reason.is_empty()) {
-        fields.push(("Reason", text(&row["reason"]).into()));
+        vec![("Cluster", text(&row.id).into()), ("State", state(row))];
+    if row.reason.as_ref().is_some_and(|reason| !reason.is_empty()) {
+        fields.push(("Reason", text(&row.reason).into()));
     }
     fields.extend([
         (
             "Since",
-            row["since"]
-                .as_str()
-                .map_or("<none>".to_owned(), |_| format!("{} ago", age(&row["since"], look)))
+            row.since
+                .as_ref()
+                .map_or("<none>".to_owned(), |since| format!("{} ago", age(since, look)))
                 .into(),
         ),
         (
             "Last contact",
-            format!("{} ago", age(&row["lastContact"], look)).replace("<none> ago", "never").into(),
+            format!("{} ago", age(&row.last_contact, look)).replace("<none> ago", "never").into(),
         ),
     ]);
-    if !row["nextAttempt"].is_null() {
-        fields.push(("Next attempt", format!("in {}", until(&row["nextAttempt"], look)).into()));
+    if let Some(next) = &row.next_attempt {
+        fields.push(("Next attempt", format!("in {}", until(next, look)).into()));
     }
+    let used = row.credential.as_ref();
     fields.extend([
-        ("Network", text(&row["network"]).into()),
-        ("Trust domain", text(&row["trustDomain"]).into()),
-        ("Secret", text(&row["secret"]).into()),
-        ("Source", text(&row["source"]).into()),
-        ("Via", text(&row["via"]).into()),
-        ("Credential", credential(&row["credential"]).into()),
+        ("Network", text(&row.network).into()),
+        ("Trust domain", text(&row.trust_domain).into()),
+        ("Secret", text(&row.secret).into()),
+        ("Source", text(&row.source).into()),
+        ("Via", text(&row.via).into()),
+        ("Credential", used.map_or("<none>".to_owned(), credential).into()),
         ("Credential ends", {
-            let credential = &row["credential"];
-            let ends = match credential["expires"].as_str() {
+            let ends = match used.and_then(|used| used.expires.as_ref()) {
                 Some(time) => {
-                    let shown = format!("{time} (in {})", until(&credential["expires"], look));
-                    credential_cell(credential, shown)
+                    let shown = format!("{time} (in {})", until(time, look));
+                    credential_cell(used, shown)
                 }
                 None => "<none>".to_owned().into(),
             };
-            match credential["renewsItself"] == true {
+            match used.is_some_and(|used| used.renews_itself) {
                 true => ends.with(", renewed by the control plane"),
                 false => ends,
             }
         }),
-        ("Services", text(&row["services"]).into()),
-        ("Endpoints", text(&row["endpoints"]).into()),
-        ("Withheld", text(&row["withheld"]).into()),
-        ("Objects", text(&row["objects"]).into()),
-        ("Relists", text(&row["relists"]).into()),
+        ("Services", text(&row.services).into()),
+        ("Endpoints", text(&row.endpoints).into()),
+        ("Withheld", text(&row.withheld).into()),
+        ("Objects", text(&row.objects).into()),
+        ("Relists", text(&row.relists).into()),
     ]);
-    if let Some(manager) = row["inventory"]["manager"].as_str() {
-        let inventory = &row["inventory"];
-        let since = match inventory["since"].as_str() {
+    if let Some(inventory) = &row.inventory {
+        let manager = text(&inventory.manager);
+        let since = match &inventory.since {
             Some(since) => format!(" since {since}"),
             None => String::new(),
         };
-        let (healthy, joined) =
-            (text(&inventory["controlPlaneHealthy"]), text(&inventory["joined"]));
+        let (healthy, joined) = (text(&inventory.control_plane_healthy), text(&inventory.joined));
         let shown = format!("{manager}: control plane healthy {healthy}{since}, joined {joined}");
         fields.push(("Inventory", shown.into()));
     }
-    if let Some(error) = row["credential"]["lastError"].as_str() {
-        fields.push(("Credential error", Cell::bad(error.to_owned())));
+    if let Some(error) = used.and_then(|used| used.last_error.as_ref()) {
+        fields.push(("Credential error", Cell::bad(error.clone())));
     }
-    let missing = items(&row["missingRights"]).iter();
+    let missing = row.missing_rights.iter();
     fields.extend(missing.map(|right| ("Missing right", Cell::doubtful(text(right)))));
-    fields.extend(items(&row["ignoredClaims"]).iter().map(|claim| {
-        let (claim, network) = (text(&claim["claim"]), text(&claim["network"]));
+    fields.extend(row.ignored_claims.iter().map(|claim| {
+        let (claim, network) = (text(&claim.claim), text(&claim.network));
         ("Ignored claim", Cell::doubtful(format!("{claim}: {network}")))
     }));
     fields.extend(
-        items(&row["sameAddresses"])
-            .iter()
-            .map(|same| ("Same address", Cell::bad(same_addresses(same)))),
+        row.same_addresses.iter().map(|same| ("Same address", Cell::bad(same_addresses(same)))),
     );
-    let ranges = items(&row["sameRanges"]).iter();
+    let ranges = row.same_ranges.iter();
     fields.extend(ranges.map(|same| ("Same range", Cell::doubtful(same_range(same)))));
     output::describe(fields, look)
 }
 
 /// Describes a credential: its kind, the identity that provides it, and its user.
-fn credential(credential: &Value) -> String {
-    let mut shown = text(&credential["kind"]);
-    if let Some(name) = credential["identity"].as_str() {
+fn credential(credential: &ClusterCredential) -> String {
+    let mut shown = text(credential.kind.as_str());
+    if let Some(name) = &credential.identity {
         shown += &format!(" {name}");
     }
-    if let Some(user) = credential["principal"].as_str() {
+    if let Some(user) = &credential.principal {
         shown += &format!(", user {user}");
     }
     shown
@@ -245,10 +253,10 @@ fn credential(credential: &Value) -> String {
 
 /// Describes an entry of `sameAddresses`: pods of another cluster that have the addresses of this
 /// cluster's pods.
-pub(super) fn same_addresses(same: &Value) -> String {
-    let network = same["network"].as_str().unwrap_or_default();
-    let (count, first) = (text(&same["addresses"]), text(&same["first"]));
-    let (other, holder) = (text(&same["cluster"]), text(&same["holder"]));
+pub(super) fn same_addresses(same: &SameAddresses) -> String {
+    let network = &same.network;
+    let (count, first) = (text(&same.addresses), text(&same.first));
+    let (other, holder) = (text(&same.cluster), text(&same.holder));
     format!(
         "same address: {count} of its pods have addresses of pods of {other} in network {network:?} (first {first}); proxies of other clusters receive the pods of {holder}"
     )
@@ -256,9 +264,9 @@ pub(super) fn same_addresses(same: &Value) -> String {
 
 /// Describes an entry of `sameRanges`: nodes of another cluster that assign pod addresses of the
 /// same range.
-pub(super) fn same_range(same: &Value) -> String {
-    let network = same["network"].as_str().unwrap_or_default();
-    let (other, range) = (text(&same["cluster"]), text(&same["range"]));
+pub(super) fn same_range(same: &SameRange) -> String {
+    let network = &same.network;
+    let (other, range) = (text(&same.cluster), text(&same.range));
     format!(
         "same addresses are possible: its nodes and the nodes of {other} assign pod addresses of {range} in network {network:?}"
     )
@@ -266,6 +274,6 @@ pub(super) fn same_range(same: &Value) -> String {
 
 /// Returns the rows of `sameAddresses` in which proxies of other clusters receive the other
 /// cluster's pods.
-pub(super) fn yielded(cluster: &Value) -> impl Iterator<Item = &Value> {
-    items(&cluster["sameAddresses"]).iter().filter(|same| same["holder"] != cluster["id"])
+pub(super) fn yielded(cluster: &Cluster) -> impl Iterator<Item = &SameAddresses> {
+    cluster.same_addresses.iter().filter(|same| same.holder != cluster.id)
 }

@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::api::{ClusterApi, ROOTS};
 use crate::cli::client::{AdminClient, Connect};
 use crate::cli::output::{items, text};
+use strait_admin_api::{ClusterAddresses, Network, Service};
 use strait_model::{GATEWAY_PORT_LABEL, NETWORK_LABEL, Protocol, gateway_port};
 
 /// Maximum number of printed names in a list.
@@ -36,10 +37,10 @@ struct PreviewFacts {
     /// Name of the system namespace.
     namespace: String,
     /// Services of the mesh; `None` if the control plane can't be queried.
-    merged: Option<Value>,
-    networks: Value,
+    merged: Option<Vec<Service>>,
+    networks: Vec<Network>,
     /// Members with pods in the same network: their addresses and ranges.
-    addresses: Vec<Value>,
+    addresses: Vec<ClusterAddresses>,
     /// Root certificates that workloads trust, in the new cluster and in the config cluster.
     roots: (Option<String>, Option<String>),
 }
@@ -80,10 +81,10 @@ pub(super) async fn preview(
     let mut trouble: Vec<String> = no_services.into_iter().chain(no_slices).collect();
     let asked = async {
         let client = AdminClient::new(connect).await?;
-        let merged = client.get("/debug/services", &[]).await?.value;
-        let networks = client.get("/debug/networks", &[]).await?.value;
+        let merged = client.get("/debug/services", &[]).await?.read()?;
+        let networks = client.get("/debug/networks", &[]).await?.read()?;
         let network = facts.network.clone().unwrap_or_default();
-        let mut addresses = Vec::new();
+        let mut addresses: Vec<ClusterAddresses> = Vec::new();
         let pods: Vec<String> = pod_addresses(&facts).iter().map(ToString::to_string).collect();
         // One request even without addresses: the response contains the ranges of other clusters'
         // pods.
@@ -91,7 +92,7 @@ pub(super) async fn preview(
         let chunks = pods.chunks(ADDRESSES_ASKED).chain(pods.is_empty().then_some(none));
         for some in chunks {
             let query = [("network", network.as_str()), ("address", &some.join(","))];
-            addresses.push(client.get("/debug/addresses", &query).await?.value);
+            addresses.extend(client.get("/debug/addresses", &query).await?.read::<Vec<_>>()?);
         }
         Ok::<_, crate::cli::failure::CommandFailure>((merged, networks, addresses))
     };
@@ -122,12 +123,12 @@ fn changes(facts: &PreviewFacts) -> Vec<String> {
     if let Some(merged) = &facts.merged {
         // A cluster that is added again within its grace period is still listed. It is not compared
         // with itself.
-        let is_other = |row: &&Value| row["clusters"] != serde_json::json!([facts.id]);
-        let known: BTreeMap<String, &Value> = items(merged)
+        let is_other = |row: &&Service| row.clusters != [facts.id.as_str()];
+        let known: BTreeMap<String, &Service> = merged
             .iter()
             .filter(is_other)
             .filter_map(|row| {
-                let mut parts = row["hostname"].as_str()?.split('.');
+                let mut parts = row.hostname.split('.');
                 Some((format!("{}.{}", parts.next()?, parts.next()?), row))
             })
             .collect();
@@ -144,10 +145,11 @@ fn changes(facts: &PreviewFacts) -> Vec<String> {
                 .filter_map(|name| Some((*name, *services.get(*name)?, *known.get(*name)?))),
         ));
         lines.extend(same_addresses(facts, network));
-        let others: BTreeSet<&str> = items(&facts.networks)
+        let others: BTreeSet<&str> = facts
+            .networks
             .iter()
             .filter(|row| matters(facts, row))
-            .filter_map(|row| row["network"].as_str())
+            .map(|row| row.network.as_str())
             .filter(|other| *other != network)
             .collect();
         if !others.is_empty() {
@@ -166,21 +168,15 @@ fn changes(facts: &PreviewFacts) -> Vec<String> {
 
 /// Returns whether traffic may enter or leave a network: it has gateways, or services other than
 /// the ones that every cluster has. The network of the config cluster often has neither.
-fn matters(facts: &PreviewFacts, network: &Value) -> bool {
-    let here = |row: &Value| {
-        let of_row = items(&row["clusters"]).iter();
-        of_row.clone().any(|cluster| items(&network["clusters"]).contains(cluster))
+fn matters(facts: &PreviewFacts, network: &Network) -> bool {
+    let here =
+        |row: &Service| row.clusters.iter().any(|cluster| network.clusters.contains(cluster));
+    let is_shared = |row: &Service| {
+        let of_system = ["kube-system", &facts.namespace].contains(&row.namespace.as_str());
+        !row.hostname.starts_with("kubernetes.default.") && !of_system
     };
-    let is_shared = |row: &Value| {
-        let host = row["hostname"].as_str().unwrap_or_default();
-        let of_system = ["kube-system", &facts.namespace].map(|one| row["namespace"] == one);
-        !host.starts_with("kubernetes.default.") && of_system == [false; 2]
-    };
-    !items(&network["gateways"]).is_empty()
-        || facts
-            .merged
-            .as_ref()
-            .is_some_and(|merged| items(merged).iter().any(|row| is_shared(row) && here(row)))
+    let mut merged = facts.merged.iter().flatten();
+    !network.gateways.is_empty() || merged.any(|row| is_shared(row) && here(row))
 }
 
 /// Returns the lines about traffic between networks.
@@ -193,8 +189,8 @@ fn crossing(
     let mut lines = Vec::new();
     let leads = |one: &&&Value| one["metadata"]["labels"][NETWORK_LABEL] == network;
     let gateways: Vec<_> = services.values().filter(leads).collect();
-    let known = items(&facts.networks).iter().find(|row| row["network"] == network);
-    let has_some = known.is_some_and(|row| !items(&row["gateways"]).is_empty());
+    let known = facts.networks.iter().find(|row| row.network == network);
+    let has_some = known.is_some_and(|row| !row.gateways.is_empty());
     let addressed =
         gateways.iter().any(|one| !items(&one["status"]["loadBalancer"]["ingress"]).is_empty());
     if facts.creates_gateway && !addressed && !has_some {
@@ -220,8 +216,8 @@ fn crossing(
         ));
     }
     for other in others {
-        let row = items(&facts.networks).iter().find(|row| row["network"] == **other);
-        if row.is_some_and(|row| items(&row["gateways"]).is_empty()) {
+        let row = facts.networks.iter().find(|row| row.network == **other);
+        if row.is_some_and(|row| row.gateways.is_empty()) {
             lines.push(format!("! network {other:?} has no gateway: the new cluster can't reach its endpoints (STR0401)"));
         }
     }
@@ -234,13 +230,15 @@ fn name_of(object: &Value) -> String {
 
 /// Returns the differences between services of the cluster and the same services of the mesh.
 /// Existing members are older, so their definitions win.
-fn conflicts<'a>(shared: impl Iterator<Item = (&'a String, &'a Value, &'a Value)>) -> Vec<String> {
+fn conflicts<'a>(
+    shared: impl Iterator<Item = (&'a String, &'a Value, &'a Service)>,
+) -> Vec<String> {
     let (mut more, mut fewer, mut other, mut kinds) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for (name, own, merged) in shared {
         let kind = kind_of(own);
-        if merged["resolution"].as_str().is_some_and(|held| !held.starts_with(kind)) {
-            kinds.push(format!("{name} ({kind}, {} in the mesh)", text(&merged["resolution"])));
+        if !merged.resolution.starts_with(kind) {
+            kinds.push(format!("{name} ({kind}, {} in the mesh)", text(&merged.resolution)));
         }
         if kind == "Alias" {
             continue;
@@ -309,11 +307,11 @@ fn own_ports(service: &Value) -> PortTable {
     ports.collect()
 }
 
-fn merged_ports(service: &Value) -> PortTable {
-    let ports = items(&service["ports"]).iter().filter_map(|port| {
-        let name = port["name"].as_str().unwrap_or_default().to_owned();
-        let protocol = Protocol::named(port["protocol"].as_str()?)?;
-        Some(((port["port"].as_u64()?, protocol == Protocol::Udp), (name, protocol.as_str())))
+fn merged_ports(service: &Service) -> PortTable {
+    let ports = service.ports.iter().filter_map(|port| {
+        let protocol = Protocol::named(&port.protocol)?;
+        let key = (u64::from(port.port), protocol == Protocol::Udp);
+        Some((key, (port.name.clone(), protocol.as_str())))
     });
     ports.collect()
 }
@@ -339,8 +337,8 @@ fn pod_addresses(facts: &PreviewFacts) -> BTreeSet<IpAddr> {
     pods.filter_map(|one| items(&one["addresses"]).first()?.as_str()?.parse().ok()).collect()
 }
 
-fn parsed<T: std::str::FromStr>(list: &Value) -> impl Iterator<Item = T> {
-    items(list).iter().filter_map(|one| one.as_str()?.parse().ok())
+fn parsed<T: std::str::FromStr>(list: &[String]) -> impl Iterator<Item = T> {
+    list.iter().filter_map(|one| one.parse().ok())
 }
 
 /// Returns lines about pods of other clusters with the same addresses in the same network, or with
@@ -348,12 +346,9 @@ fn parsed<T: std::str::FromStr>(list: &Value) -> impl Iterator<Item = T> {
 fn same_addresses(facts: &PreviewFacts, network: &str) -> Vec<String> {
     let mut same: BTreeMap<&str, BTreeSet<IpAddr>> = BTreeMap::new();
     let mut ranges: BTreeMap<&str, BTreeSet<IpNet>> = BTreeMap::new();
-    for row in facts.addresses.iter().flat_map(items) {
-        let Some(cluster) = row["cluster"].as_str().filter(|cluster| *cluster != facts.id) else {
-            continue;
-        };
-        same.entry(cluster).or_default().extend(parsed::<IpAddr>(&row["same"]));
-        ranges.entry(cluster).or_default().extend(parsed::<IpNet>(&row["ranges"]));
+    for row in facts.addresses.iter().filter(|row| row.cluster != facts.id) {
+        same.entry(&row.cluster).or_default().extend(parsed::<IpAddr>(&row.same));
+        ranges.entry(&row.cluster).or_default().extend(parsed::<IpNet>(&row.ranges));
     }
     let name_it = "if these are two networks, set a name for this one: --network NAME (STR0414)";
     let mut lines = Vec::new();
@@ -403,6 +398,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::cli::output::tests::typed;
 
     fn service(name: &str, port: u16) -> Value {
         json!({ "metadata": { "name": name, "namespace": "shop" },
@@ -425,18 +421,18 @@ mod tests {
                 service("web", 80), service("cart", 80), service("db", 80), service("new", 80),
             ] }),
             nodes: json!({ "items": [{ "spec": { "podCIDR": "10.0.1.0/24" } }] }),
-            addresses: vec![json!([
+            addresses: typed(json!([
                 { "cluster": "east", "ranges": ["10.0.0.0/16"], "same": ["10.0.1.2", "10.0.1.3"] },
                 { "cluster": "north", "ranges": ["10.0.1.64/26"], "same": [] },
                 { "cluster": "west", "ranges": ["10.1.0.0/16"], "same": [] },
-            ])],
+            ])),
             slices: json!({ "items": [{ "endpoints": [
                 { "conditions": {} }, { "conditions": { "ready": false } }, { "conditions": { "ready": true } },
             ] }] }),
             network: Some("n2".into()),
             namespace: "strait-system".into(),
-            merged: Some(merged),
-            networks: json!([{ "network": "n1", "gateways": [{}] }]),
+            merged: Some(typed(merged)),
+            networks: typed(json!([{ "network": "n1", "gateways": [{}] }])),
             roots: (Some("a".into()), Some("b".into())),
         }
     }
@@ -476,8 +472,8 @@ mod tests {
         let lines = changes(&PreviewFacts { services, roots, addresses, ..facts() });
         assert!(lines.iter().all(|line| !line.starts_with('!')), "{lines:#?}");
         assert!(lines.iter().any(|line| line.ends_with("port 15443: gw.shop")), "{lines:#?}");
-        let flat =
-            PreviewFacts { networks: json!([{ "network": "n2", "gateways": [] }]), ..facts() };
+        let networks = typed(json!([{ "network": "n2", "gateways": [] }]));
+        let flat = PreviewFacts { networks, ..facts() };
         assert!(changes(&flat).iter().all(|line| !line.contains("gateway")), "nothing is crossed");
     }
 
@@ -493,8 +489,8 @@ mod tests {
         let merged = json!([{ "hostname": "web.shop.svc.cluster.local", "clusters": ["new"],
             "resolution": "Headless", "ports": [{ "name": "http", "port": 80, "protocol": "HTTP" }] }]);
         let addresses =
-            vec![json!([{ "cluster": "new", "ranges": ["10.0.1.0/24"], "same": ["10.0.1.2"] }])];
-        let lines = changes(&PreviewFacts { merged: Some(merged), addresses, ..facts() });
+            typed(json!([{ "cluster": "new", "ranges": ["10.0.1.0/24"], "same": ["10.0.1.2"] }]));
+        let lines = changes(&PreviewFacts { merged: Some(typed(merged)), addresses, ..facts() });
         let told = |part: &str| lines.iter().any(|line| line.contains(part));
         assert!(told("0 of them would be merged") && !told("same address"), "{lines:#?}");
         assert!(!told("different kind"), "{lines:#?}");
@@ -509,8 +505,9 @@ mod tests {
             of_hub("strait.strait-system.svc.cluster.local", "strait-system"),
         ];
         let warns = |services: &[Value]| {
-            let networks = json!([{ "network": "", "clusters": ["config"], "gateways": [] }]);
-            let merged = Some(json!(services));
+            let networks =
+                typed(json!([{ "network": "", "clusters": ["config"], "gateways": [] }]));
+            let merged = Some(typed(json!(services)));
             let lines = changes(&PreviewFacts { networks, merged, ..facts() });
             lines.iter().any(|line| line.contains("network \"\" has no gateway"))
         };

@@ -19,6 +19,7 @@ use super::world::{CLIENT, SHOP, SYSTEM, World};
 use crate::cli::client::{self, Connect};
 use crate::cli::failure::CommandFailure;
 use crate::cli::output::root_cause;
+use strait_admin_api::{Cluster, Explanation};
 use strait_base::durable;
 use strait_base::task::Supervisor;
 use strait_identity::authority::IssuedCertificate;
@@ -246,15 +247,15 @@ impl DemoMesh {
         &self,
         proxy: &RecordingProxy,
         hostname: &str,
-    ) -> Result<Value, CommandFailure> {
+    ) -> Result<Explanation, CommandFailure> {
         let name = proxy.name();
         let query = [("proxy", name.as_str()), ("hostname", hostname)];
-        Ok(self.admin.get("/debug/explain", &query).await?.value)
+        self.admin.get("/debug/explain", &query).await?.read()
     }
 
     /// Returns the response of `/debug/clusters`.
-    pub(super) async fn clusters(&self) -> Result<Value, CommandFailure> {
-        Ok(self.admin.get("/debug/clusters", &[]).await?.value)
+    pub(super) async fn clusters(&self) -> Result<Vec<Cluster>, CommandFailure> {
+        self.admin.get("/debug/clusters", &[]).await?.read()
     }
 
     /// Returns the number of connected proxies.
@@ -274,8 +275,8 @@ impl DemoMesh {
             loop {
                 tick.tick().await;
                 let clusters = self.clusters().await?;
-                let rows = clusters.as_array().into_iter().flatten();
-                if rows.into_iter().any(|row| row["id"] == cluster && row["state"] == state) {
+                let is_it = |row: &Cluster| row.id == cluster && row.state.as_str() == state;
+                if clusters.iter().any(is_it) {
                     return Ok(());
                 }
             }
@@ -397,6 +398,7 @@ fn serve_args(folder: &Path, address: IpAddr) -> ServeArgs {
         join_virtual_services: false,
         write_status: false,
         keep_gateway_secrets: false,
+        lock_memory: false,
         accept_new_root: false,
         require_client_certificate: false,
         policy_errors: Default::default(),

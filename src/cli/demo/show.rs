@@ -3,11 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use serde_json::Value;
-
 use super::expected::{Holdings, SettledProxy};
 use super::world::{DemoCluster, World};
-use crate::cli::output::{Cell, OutputStyle, age, items, table, text};
+use crate::cli::output::{Cell, OutputStyle, age, table, text};
+use strait_admin_api::{Cluster, ClusterState, ExplainedEndpoint, Explanation, Verdict};
 
 /// Renders the clusters of the world.
 pub(super) fn clusters(
@@ -32,15 +31,15 @@ pub(super) fn clusters(
 }
 
 /// Renders the states of members from `/debug/clusters`.
-pub(super) fn states(answer: &Value, look: &OutputStyle) -> String {
-    let rows = items(answer).iter().map(|row| {
-        let state = text(&row["state"]);
+pub(super) fn states(clusters: &[Cluster], look: &OutputStyle) -> String {
+    let rows = clusters.iter().map(|row| {
+        let state = text(row.state.as_str());
         vec![
-            text(&row["id"]).into(),
-            if state == "live" { Cell::good(state) } else { Cell::doubtful(state) },
-            text(&row["endpoints"]).into(),
-            age(&row["lastContact"], look).into(),
-            text(&row["reason"]).into(),
+            text(&row.id).into(),
+            if row.state == ClusterState::Live { Cell::good(state) } else { Cell::doubtful(state) },
+            text(&row.endpoints).into(),
+            age(&row.last_contact, look).into(),
+            text(&row.reason).into(),
         ]
     });
     table(&["CLUSTER", "STATE", "ENDPOINTS", "LAST CONTACT", "REASON"], rows.collect(), look)
@@ -48,12 +47,12 @@ pub(super) fn states(answer: &Value, look: &OutputStyle) -> String {
 
 /// Renders whether a proxy receives the endpoints of services, and why, from `/debug/explain`.
 /// Endpoints with equal results share a line.
-pub(super) fn reasons(explanations: &[(String, Value)], look: &OutputStyle) -> String {
+pub(super) fn reasons(explanations: &[(String, Explanation)], look: &OutputStyle) -> String {
     let mut rows: Vec<Vec<Cell>> = Vec::new();
     for (service, explanation) in explanations {
         let mut groups: BTreeMap<(String, String, String), usize> = BTreeMap::new();
-        for endpoint in items(&explanation["endpoints"]) {
-            let key = (text(&endpoint["cluster"]), given(endpoint), reason(endpoint));
+        for endpoint in &explanation.endpoints {
+            let key = (text(&endpoint.cluster), given(endpoint), reason(endpoint));
             *groups.entry(key).or_default() += 1;
         }
         for ((cluster, given, why), count) in groups {
@@ -71,20 +70,20 @@ pub(super) fn reasons(explanations: &[(String, Value)], look: &OutputStyle) -> S
     table(&["SERVICE", "CLUSTER", "ENDPOINTS", "GIVEN", "WHY"], rows, look)
 }
 
-fn given(endpoint: &Value) -> String {
-    match endpoint["verdict"].as_str() {
-        Some("direct") => "directly".into(),
-        Some("gateway") => format!("through {}", text(&endpoint["via"])),
-        _ => text(&endpoint["verdict"]),
+fn given(endpoint: &ExplainedEndpoint) -> String {
+    match &endpoint.verdict {
+        Verdict::Direct => "directly".into(),
+        Verdict::Gateway => format!("through {}", text(&endpoint.via)),
+        verdict => text(verdict.as_str()),
     }
 }
 
 /// Returns the decisive fact: of the step that withheld the endpoint, or else of the network step.
-fn reason(endpoint: &Value) -> String {
-    let steps = items(&endpoint["steps"]);
-    let failed = steps.iter().find(|step| step["ok"] == false);
-    let network = || steps.iter().find(|step| step["step"] == "network");
-    failed.or_else(network).map_or_else(String::new, |step| text(&step["detail"]))
+fn reason(endpoint: &ExplainedEndpoint) -> String {
+    let steps = &endpoint.steps;
+    let failed = steps.iter().find(|step| !step.ok);
+    let network = || steps.iter().find(|step| step.step == "network");
+    failed.or_else(network).map_or_else(String::new, |step| text(&step.detail))
 }
 
 /// Renders the endpoints of a proxy, a line for each service.
@@ -176,6 +175,7 @@ fn service_of(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::output::tests::typed;
 
     fn holdings_of(endpoints: &[(&str, u32)]) -> Holdings {
         let endpoints = endpoints
@@ -201,10 +201,10 @@ mod tests {
 
     #[test]
     fn reason_comes_from_the_step_that_withheld_the_endpoint() {
-        let endpoint = serde_json::json!({"verdict": "withheld", "steps": [
+        let endpoint = typed(serde_json::json!({"verdict": "withheld", "steps": [
             {"step": "network", "ok": true, "detail": "elsewhere"},
             {"step": "mtls", "ok": false, "detail": "plain text"},
-        ]});
+        ]}));
         assert_eq!((given(&endpoint), reason(&endpoint)), ("withheld".into(), "plain text".into()));
     }
 }

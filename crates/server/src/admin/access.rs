@@ -6,10 +6,10 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use serde::Deserialize;
-use serde_json::{Value, json};
 
 use super::failure::{AdminFailure, AdminResult, bad, pretty};
 use super::sources::{SourcesState, connected, current, served_to};
+use strait_admin_api::{self as api, ObjectStatus};
 use strait_ads::connections::{OpenStream, newest_by};
 use strait_base::time::rfc3339;
 use strait_explain::{
@@ -73,7 +73,9 @@ pub(super) async fn objects(
     let context = reports.judged(&context);
     let credentials = streams.iter().flat_map(|stream| faults(stream)).collect();
     let view = ConfigView::new(&context, &reports, &proxies).with_credentials(credentials);
-    Ok(pretty(StatusCode::OK, &view.states(&query.into())))
+    let states: Vec<ObjectStatus> =
+        view.states(&query.into()).into_iter().map(ObjectStatus::from).collect();
+    Ok(pretty(StatusCode::OK, &states))
 }
 
 /// Returns the Secrets that a router has requested and can't receive.
@@ -121,7 +123,7 @@ pub(super) async fn reach(
     let of_policy = |name: PolicyName| {
         let mut answer = of_policy(&context, &name, &streams);
         if name.kind == PolicyKind::Peer {
-            answer["told"] = progress(&sources.timeline, &name);
+            answer.told = Some(progress(&sources.timeline, &name));
         }
         answer
     };
@@ -132,7 +134,7 @@ pub(super) async fn reach(
 /// Returns the delivery of a policy's last change, and of the transition steps since then: to
 /// servers the accepted modes, and to clients the mode to send. Changes from before this process
 /// are unknown.
-fn progress(timeline: &Timeline, name: &PolicyName) -> Value {
+fn progress(timeline: &Timeline, name: &PolicyName) -> Vec<api::PolicyDelivery> {
     let is_of_kind = |cause: &Cause| cause.kind == name.kind.as_str();
     let is_it = |cause: &Cause| {
         let object = &name.object;
@@ -150,48 +152,49 @@ fn progress(timeline: &Timeline, name: &PolicyName) -> Value {
     let since = last.and_then(|last| entries.get(last..)).unwrap_or_default();
     let of = |entry: &Arc<TimelineEntry>| {
         let counts = entry.delivery.counts();
-        json!({
-            "seq": entry.seq,
-            "at": rfc3339(entry.at),
-            "proxies": counts.proxies,
-            "acknowledged": counts.acknowledged,
-            "refused": counts.refused,
-            "waiting": counts.waiting(),
-        })
+        api::PolicyDelivery {
+            seq: entry.seq,
+            at: rfc3339(entry.at),
+            proxies: counts.proxies,
+            acknowledged: counts.acknowledged,
+            refused: counts.refused,
+            waiting: counts.waiting(),
+        }
     };
     since.iter().filter(|entry| by(entry, &is_it) || by(entry, &is_step)).map(of).collect()
 }
 
-fn of_policy(context: &PushContext, name: &PolicyName, streams: &[&Arc<OpenStream>]) -> Value {
+fn of_policy(
+    context: &PushContext,
+    name: &PolicyName,
+    streams: &[&Arc<OpenStream>],
+) -> api::PolicyReach {
     let own: Vec<_> =
         streams.iter().filter(|stream| is_for(context, name, stream.proxy())).collect();
     let rows: Vec<_> = own
         .iter()
-        .map(|stream| {
-            json!({
-                "proxy": stream.proxy().id,
-                "cluster": stream.proxy().cluster,
-                "acknowledged": stream.has_followed_policies(),
-                "nack": stream.summary()["types"]["lds"]["nack"],
-            })
+        .map(|stream| api::PolicyProxy {
+            proxy: stream.proxy().id.to_string(),
+            cluster: stream.proxy().cluster.to_string(),
+            acknowledged: stream.has_followed_policies(),
+            nack: stream.summary().types.remove("lds").and_then(|lds| lds.nack),
         })
         .collect();
-    let done = rows.iter().filter(|row| row["acknowledged"] == true).count();
-    let mut answer = json!({
-        "kind": name.kind.as_str(),
-        "namespace": name.object.namespace.as_str(),
-        "name": name.object.name,
-        "connected": streams.len(),
-        "proxies": rows.len(),
-        "acknowledged": done,
-        "rows": rows,
-    });
     let ends: Vec<_> =
         own.iter().filter_map(|stream| transition_by(context, name, stream.proxy())).collect();
-    if let Some(last) = ends.iter().max_by_key(|ends| ends.instant) {
-        answer["transition"] = json!({ "proxies": ends.len(), "until": last.to_string() });
+    let last = ends.iter().max_by_key(|ends| ends.instant);
+    api::PolicyReach {
+        kind: name.kind.as_str().to_owned(),
+        namespace: name.object.namespace.to_string(),
+        name: name.object.name.to_string(),
+        connected: streams.len(),
+        proxies: rows.len(),
+        acknowledged: rows.iter().filter(|row| row.acknowledged).count(),
+        rows,
+        told: None,
+        transition: last
+            .map(|last| api::PolicyTransition { proxies: ends.len(), until: last.to_string() }),
     }
-    answer
 }
 
 #[cfg(test)]
@@ -215,12 +218,10 @@ mod tests {
         };
         let name = PolicyName { kind: PolicyKind::Peer, object: WorkloadKey::new("shop", "mode") };
         let found = || {
-            let told = progress(&timeline, &name);
-            let told = told.as_array().cloned().unwrap_or_default();
-            let counts = |one: &Value| {
-                ["seq", "proxies", "acknowledged", "waiting"].map(|field| one[field].as_u64())
+            let counts = |one: &api::PolicyDelivery| {
+                [one.seq, one.proxies.into(), one.acknowledged.into(), one.waiting.into()].map(Some)
             };
-            told.iter().map(counts).collect::<Vec<_>>()
+            progress(&timeline, &name).iter().map(counts).collect::<Vec<_>>()
         };
         assert!(found().is_empty(), "nothing has changed");
         let _settled = enter("", "");

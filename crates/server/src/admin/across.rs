@@ -35,6 +35,7 @@ use super::preview::QUESTION_BYTES_MAX;
 use super::sources::{Sources, SourcesState};
 use crate::replica_state;
 use crate::replicas::{OtherReplicas, Peer, PeerAnswer, PeerRequest};
+use strait_admin_api::{Replica, ReplicaName, ReplicaState, Replicas};
 use strait_ads::replicas::ReplicaConnection;
 use strait_base::bounded::head;
 use strait_kube_client::percent_encode;
@@ -460,23 +461,22 @@ fn unknown_replica(replicas: &OtherReplicas, others: &[Peer], name: &str) -> Adm
 
 /// Returns all replicas, and whether each responds.
 fn list(replicas: &OtherReplicas, others: &[Peer], gathered: &PeerAnswers) -> Response {
-    let mut rows = vec![json!({ "name": replicas.name(), "state": "self" })];
+    let own = replicas.name().to_owned();
+    let mut rows = vec![Replica { name: own, state: ReplicaState::Own, ..Replica::default() }];
     // A name may have become known with the last response.
     let known = replicas.others();
     for peer in others.iter().filter(|peer| !replicas.is_this_process(peer)) {
         let missing = gathered.missing.iter().find(|one| one.peer.address == peer.address);
         let name = known.iter().find(|one| one.address == peer.address).unwrap_or(peer).label();
-        rows.push(match missing {
-            Some(MissingReplica { reason, .. }) => json!({
-                "name": name, "address": peer.address, "state": "missing", "reason": reason,
-            }),
-            None => json!({ "name": name, "address": peer.address, "state": "answers" }),
+        rows.push(Replica {
+            name: name.to_owned(),
+            address: Some(peer.address.clone()),
+            state: missing.map_or(ReplicaState::Answers, |_| ReplicaState::Missing),
+            reason: missing.map(|one| one.reason.clone()),
         });
     }
-    let mut answer = json!({ "replicas": rows, "problem": replicas.problem() });
-    if !gathered.missing.is_empty() {
-        answer["missingReplicas"] = json!(names(gathered));
-    }
+    let answer =
+        Replicas { replicas: rows, problem: replicas.problem(), missing_replicas: names(gathered) };
     let mut response = pretty(StatusCode::OK, &answer);
     name_missing(&mut response, gathered);
     response
@@ -485,7 +485,7 @@ fn list(replicas: &OtherReplicas, others: &[Peer], gathered: &PeerAnswers) -> Re
 /// Returns the replicas of this control plane and whether each of them responds.
 pub(super) async fn own(State(sources): SourcesState) -> AdminResult {
     // Another replica asks this one only whether it responds.
-    Ok(pretty(StatusCode::OK, &json!({ "name": sources.replicas.name() })))
+    Ok(pretty(StatusCode::OK, &ReplicaName { name: sources.replicas.name().to_owned() }))
 }
 
 #[derive(Deserialize)]

@@ -11,11 +11,11 @@ use axum::response::{IntoResponse, Response};
 use futures::Stream;
 use futures::stream::unfold;
 use serde::Deserialize;
-use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::failure::{AdminFailure, pretty};
+use strait_admin_api as api;
 use strait_base::time::rfc3339;
 use strait_mesh::timeline::{ProxySteps, Timeline, TimelineEntry};
 use strait_model::Cause;
@@ -93,7 +93,8 @@ fn follow(timeline: Arc<Timeline>, since: u64) -> impl Stream<Item = Result<Even
     unfold(follower, |mut follower| async move {
         let (name, entry) = follower.next().await?;
         let event = Event::default().event(name).id(entry.seq.to_string());
-        Some((Ok(event.data(view(&entry).to_string())), follower))
+        let data = serde_json::to_string(&view(&entry)).unwrap_or_default();
+        Some((Ok(event.data(data)), follower))
     })
 }
 
@@ -129,8 +130,8 @@ impl Follower {
     }
 }
 
-/// Renders a change.
-fn view(entry: &TimelineEntry) -> Value {
+/// Returns a change without the steps of its proxies.
+fn view(entry: &TimelineEntry) -> api::ChangeEvent {
     let named = entry.causes.named_causes();
     let (cause, others) = match named.split_first() {
         Some((first, others)) => (Some(first), others),
@@ -138,51 +139,60 @@ fn view(entry: &TimelineEntry) -> Value {
     };
     let delivery = entry.delivery.counts();
     let took = delivery.last_answer.unwrap_or(entry.published_after);
-    json!({
-        "seq": entry.seq,
-        "at": rfc3339(entry.at),
-        "cause": cause.map(cause_view),
-        "otherCauses": others.iter().map(cause_view).collect::<Vec<_>>(),
-        "moreCauses": entry.causes.more(),
-        "effect": entry.effect,
-        "version": entry.version,
-        "proxies": delivery.proxies,
-        "acknowledged": delivery.acknowledged,
-        "refused": delivery.refused,
-        "refusedBy": entry.delivery.refused_by(),
-        "waiting": delivery.waiting(),
-        "waitedMs": milliseconds(entry.waited),
-        "publishedMs": milliseconds(entry.published_after),
-        "ms": milliseconds(took),
-        "restored": entry.restored,
-    })
+    api::ChangeEvent {
+        seq: entry.seq,
+        at: rfc3339(entry.at),
+        cause: cause.map(cause_view),
+        other_causes: others.iter().map(cause_view).collect(),
+        more_causes: entry.causes.more(),
+        effect: entry.effect.clone(),
+        version: entry.version,
+        proxies: delivery.proxies,
+        acknowledged: delivery.acknowledged,
+        refused: delivery.refused,
+        refused_by: entry.delivery.refused_by().iter().map(ToString::to_string).collect(),
+        waiting: delivery.waiting(),
+        waited_ms: milliseconds(entry.waited),
+        published_ms: milliseconds(entry.published_after),
+        ms: milliseconds(took),
+        restored: entry.restored,
+        ..api::ChangeEvent::default()
+    }
 }
 
-/// Renders a change with the steps of its proxies, as far as they are stored.
-fn whole(entry: &TimelineEntry) -> Value {
+/// Returns a change with the steps of its proxies, as far as they are stored.
+fn whole(entry: &TimelineEntry) -> api::ChangeEvent {
     let steps = entry.delivery.steps();
-    let mut whole = view(entry);
-    let refusals = steps.refusals.iter();
-    let refusals = refusals.map(|one| json!({ "proxy": one.proxy, "error": one.error }));
-    whole["refusals"] = refusals.collect();
-    whole["steps"] = steps.proxies().map(steps_view).collect();
-    whole
+    let refusals = steps.refusals.iter().map(|one| api::ProxyRefusal {
+        proxy: one.proxy.to_string(),
+        error: one.error.to_string(),
+    });
+    api::ChangeEvent {
+        refusals: Some(refusals.collect()),
+        steps: Some(steps.proxies().map(steps_view).collect()),
+        ..view(entry)
+    }
 }
 
-fn steps_view(steps: &ProxySteps) -> Value {
+fn steps_view(steps: &ProxySteps) -> api::ProxyDelivery {
     let ProxySteps { proxy, cluster, sent, answered, answer } = steps;
-    json!({
-        "proxy": proxy,
-        "cluster": cluster,
-        "sentMs": sent.map(milliseconds),
-        "answeredMs": answered.map(milliseconds),
-        "answer": answer.as_str(),
-    })
+    api::ProxyDelivery {
+        proxy: proxy.to_string(),
+        cluster: cluster.to_string(),
+        sent_ms: sent.map(milliseconds),
+        answered_ms: answered.map(milliseconds),
+        answer: answer.as_str().into(),
+    }
 }
 
-fn cause_view(cause: &Cause) -> Value {
+fn cause_view(cause: &Cause) -> api::ChangeCause {
     let Cause { cluster, kind, namespace, name } = cause;
-    json!({"cluster": cluster, "kind": kind, "namespace": namespace, "name": name})
+    api::ChangeCause {
+        cluster: cluster.to_string(),
+        kind: kind.to_string(),
+        namespace: namespace.to_string(),
+        name: name.to_string(),
+    }
 }
 
 /// Converts to milliseconds, rounded to a thousandth.

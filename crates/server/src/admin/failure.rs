@@ -2,14 +2,15 @@
 
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde_json::json;
+
+use strait_admin_api::Failure;
 
 /// An error response: a status, and JSON with a text.
 pub(super) struct AdminFailure(pub(super) StatusCode, pub(super) String);
 
 impl IntoResponse for AdminFailure {
     fn into_response(self) -> Response {
-        pretty(self.0, &json!({ "error": self.1 }))
+        pretty(self.0, &Failure { error: self.1 })
     }
 }
 

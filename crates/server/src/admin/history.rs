@@ -1,17 +1,20 @@
 //! `/debug/history` and `/debug/diff`: earlier versions of the mesh, and the differences since
 //! then.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use axum::http::StatusCode;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::failure::{AdminFailure, AdminResult, bad, pretty};
+use strait_admin_api as api;
 use strait_base::time::rfc3339;
 use strait_mesh::history::{
-    History, HistoryRecord, MeshDifference, PastMoment, SetDifference, UnknownMoment,
+    History, HistoryRecord, MeshDifference, PastMoment, ServiceDifference, SetDifference,
+    UnknownMoment, ValueDifference,
 };
 use strait_mesh::hold::{RetainedConfiguration, RetainedConfigurations};
 
@@ -33,16 +36,26 @@ pub(super) fn records(
     let retained = retained.all();
     let Some(version) = query.version else {
         let records = history.records();
-        let rows: Vec<Value> = records.iter().map(|record| row(record, &retained)).collect();
+        let rows: Vec<_> = records.iter().map(|record| row(record, &retained)).collect();
         return Ok(pretty(StatusCode::OK, &rows));
     };
     let record = history.record(version).ok_or_else(|| {
         let text = format!("there is no record of version {version}; versions published within one second share a record");
         AdminFailure(StatusCode::NOT_FOUND, text)
     })?;
-    let mut whole = row(&record, &retained);
-    with(&mut whole, &record.difference);
-    Ok(pretty(StatusCode::OK, &whole))
+    let row = row(&record, &retained);
+    let whole = api::HistoryVersion {
+        at: row.at,
+        configuration: row.configuration,
+        endpoints_added: row.endpoints_added,
+        endpoints_removed: row.endpoints_removed,
+        gap: row.gap,
+        restored: row.restored,
+        version: row.version,
+        changes: changes(&record.difference),
+    };
+    // As a JSON value, so that the changes and the other fields are sorted together.
+    Ok(pretty(StatusCode::OK, &json!(whole)))
 }
 
 /// Query of `/debug/diff`.
@@ -74,10 +87,10 @@ pub(super) fn difference(history: &History, query: &DiffQuery) -> AdminResult {
         };
         AdminFailure(StatusCode::NOT_FOUND, format!("{unknown}{after}"))
     })?;
-    let end = |(version, at): (u64, SystemTime)| json!({ "version": version, "at": rfc3339(at) });
-    let mut answer = json!({ "from": end(found.from), "to": end(found.to) });
-    with(&mut answer, &found.difference);
-    Ok(pretty(StatusCode::OK, &answer))
+    let end = |(version, at): (u64, SystemTime)| api::VersionTime { version, at: rfc3339(at) };
+    let (from, to) = (end(found.from), end(found.to));
+    let answer = api::MeshDiff { from, to, changes: changes(&found.difference) };
+    Ok(pretty(StatusCode::OK, &json!(answer)))
 }
 
 fn moment(text: &str) -> Option<PastMoment> {
@@ -85,33 +98,54 @@ fn moment(text: &str) -> Option<PastMoment> {
     text.parse().map(PastMoment::Version).ok().or_else(time)
 }
 
-/// Renders the sizes of a record.
-fn row(record: &Arc<HistoryRecord>, retained: &[RetainedConfiguration]) -> Value {
+/// Returns the sizes of a record.
+fn row(record: &Arc<HistoryRecord>, retained: &[RetainedConfiguration]) -> api::HistoryRow {
     let MeshDifference { services, networks, settings, objects } = &record.difference;
     let sets = || services.values().flat_map(|service| service.endpoints.values());
     let count = |of: fn(&SetDifference) -> usize| sets().map(of).sum::<usize>();
     // Restored versions have numbers of an earlier process.
     let own = retained.iter().rev().filter(|_| !record.restored);
     let configuration = own.clone().find(|one| one.version <= record.version);
-    json!({
-        "version": record.version,
-        "configuration": configuration.map(|one| one.configuration.id()),
-        "at": rfc3339(record.at),
-        "restored": record.restored,
-        "gap": record.gap.map(|gap| gap.as_str()),
-        "services": services.len(),
-        "endpointsAdded": count(|set| set.added.len()),
-        "endpointsRemoved": count(|set| set.removed.len()),
-        "networks": networks.len(),
-        "settings": settings.len(),
-        "objects": objects.len(),
-    })
+    api::HistoryRow {
+        version: record.version,
+        configuration: configuration.map(|one| one.configuration.id().to_string()),
+        at: rfc3339(record.at),
+        restored: record.restored,
+        gap: record.gap.map(|gap| gap.as_str().to_owned()),
+        services: services.len(),
+        endpoints_added: count(|set| set.added.len()),
+        endpoints_removed: count(|set| set.removed.len()),
+        networks: networks.len(),
+        settings: settings.len(),
+        objects: objects.len(),
+        replica: None,
+    }
 }
 
-/// Adds the difference itself.
-fn with(answer: &mut Value, difference: &MeshDifference) {
-    answer["services"] = json!(difference.services);
-    answer["networks"] = json!(difference.networks);
-    answer["settings"] = json!(difference.settings);
-    answer["objects"] = json!(difference.objects);
+/// Returns the changes themselves.
+fn changes(difference: &MeshDifference) -> api::MeshChanges {
+    let MeshDifference { services, networks, settings, objects } = difference;
+    let service = |service: &ServiceDifference| api::ServiceChange {
+        definition: service.definition.as_ref().map(value),
+        endpoints: by_name(&service.endpoints, set),
+    };
+    api::MeshChanges {
+        services: by_name(services, service),
+        networks: by_name(networks, set),
+        settings: by_name(settings, value),
+        objects: by_name(objects, value),
+    }
+}
+
+fn by_name<T, U>(all: &BTreeMap<String, T>, each: impl Fn(&T) -> U) -> BTreeMap<String, U> {
+    all.iter().map(|(name, one)| (name.clone(), each(one))).collect()
+}
+
+fn set(set: &SetDifference) -> api::SetChange {
+    let [added, removed] = [&set.added, &set.removed].map(|items| items.iter().cloned().collect());
+    api::SetChange { added, removed }
+}
+
+fn value(value: &ValueDifference) -> api::ValueChange {
+    api::ValueChange { before: value.before.clone(), after: value.after.clone() }
 }

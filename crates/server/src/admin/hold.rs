@@ -9,13 +9,13 @@ use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use axum::http::StatusCode;
 use serde::Deserialize;
-use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::failure::{AdminFailure, AdminResult, bad, pretty};
 use super::preview::{newest_streams, of_proxies};
 use super::sources::{Sources, SourcesState, current};
+use strait_admin_api as api;
 use strait_ads::preview::preview;
 use strait_base::time::rfc3339;
 use strait_mesh::hold::{
@@ -59,61 +59,62 @@ pub(super) async fn state(State(sources): SourcesState) -> AdminResult {
     Ok(pretty(StatusCode::OK, &answer(&sources, &sources.hold.borrow())))
 }
 
-fn answer(sources: &Sources, state: &HoldState) -> Value {
+fn answer(sources: &Sources, state: &HoldState) -> api::HoldStatus {
     let in_force = sources.context.borrow().as_ref().map(|now| Arc::clone(&now.configuration));
-    let retained = sources.retained.all().into_iter().map(|one| {
-        json!({
-            "id": one.configuration.id(),
-            "version": one.version,
-            "at": rfc3339(one.at),
-            "objects": one.configuration.objects().count(),
-            "inForce": in_force.as_ref().is_some_and(|now| *now == one.configuration),
-        })
+    let retained = sources.retained.all().into_iter().map(|one| api::RetainedConfiguration {
+        id: one.configuration.id().to_string(),
+        version: one.version,
+        at: rfc3339(one.at),
+        objects: one.configuration.objects().count(),
+        in_force: in_force.as_ref().is_some_and(|now| *now == one.configuration),
     });
     let Waiting { objects, mesh_config, mesh_networks } = &*state.waiting;
-    let named = objects.iter().take(OBJECTS_SHOWN).map(row);
-    json!({
-        "held": in_short(sources, state),
-        "replicas": replicas(sources),
-        "lost": state.lost,
-        "live": state.live.as_ref().map(|live| live.id()),
-        "waiting": {
-            "count": state.waiting.len(),
-            "objects": named.collect::<Vec<_>>(),
-            "meshConfig": mesh_config,
-            "meshNetworks": mesh_networks,
+    api::HoldStatus {
+        held: in_short(sources, state),
+        replicas: replicas(sources),
+        lost: state.lost.as_deref().map(str::to_owned),
+        live: state.live.as_ref().map(|live| live.id().to_string()),
+        waiting: api::WaitingChanges {
+            count: state.waiting.len(),
+            objects: objects.iter().take(OBJECTS_SHOWN).map(name).collect(),
+            mesh_config: *mesh_config,
+            mesh_networks: *mesh_networks,
         },
-        "configurations": retained.collect::<Vec<_>>(),
-    })
-}
-
-fn row(key: &ObjectKey) -> Value {
-    json!({ "kind": key.kind, "namespace": key.namespace, "name": key.name })
-}
-
-/// Renders the active hold for other responses too; null without a hold.
-pub(super) fn in_short(sources: &Sources, state: &HoldState) -> Value {
-    let Some(hold) = &state.held else { return Value::Null };
-    json!({
-        "configuration": hold.configuration.id(),
-        "since": rfc3339(hold.since),
-        "by": hold.by,
-        "reason": hold.reason,
-        "withAccess": hold.scope.is_with_access(),
-        "byRollout": hold.by == STOPPED_BY,
-        "durable": state.is_durable,
-        "waiting": state.waiting.len(),
-        "replicas": replicas(sources),
-    })
-}
-
-/// Renders whether the other replicas have the same hold.
-fn replicas(sources: &Sources) -> Value {
-    match &*sources.hold_sharing.borrow() {
-        HoldSharing::Alone => json!({ "state": "alone" }),
-        HoldSharing::Shared(_) => json!({ "state": "all" }),
-        HoldSharing::Failing(_, fact) => json!({ "state": "thisOne", "fact": fact }),
+        configurations: retained.collect(),
     }
+}
+
+/// Returns the name of an object.
+pub(super) fn name(key: &ObjectKey) -> api::ObjectName {
+    let ObjectKey { kind, namespace, name, .. } = key;
+    let [kind, namespace, name] = [kind, namespace, name].map(ToString::to_string);
+    api::ObjectName { kind, name, namespace }
+}
+
+/// Returns the active hold for other responses too.
+pub(super) fn in_short(sources: &Sources, state: &HoldState) -> Option<api::HeldConfiguration> {
+    let hold = state.held.as_ref()?;
+    Some(api::HeldConfiguration {
+        configuration: hold.configuration.id().to_string(),
+        since: rfc3339(hold.since),
+        by: hold.by.clone(),
+        reason: hold.reason.clone(),
+        with_access: hold.scope.is_with_access(),
+        by_rollout: hold.by == STOPPED_BY,
+        durable: state.is_durable,
+        waiting: state.waiting.len(),
+        replicas: replicas(sources),
+    })
+}
+
+/// Returns whether the other replicas have the same hold.
+fn replicas(sources: &Sources) -> api::HoldReplicas {
+    let (state, fact) = match &*sources.hold_sharing.borrow() {
+        HoldSharing::Alone => (api::HoldSharing::Alone, None),
+        HoldSharing::Shared(_) => (api::HoldSharing::All, None),
+        HoldSharing::Failing(_, fact) => (api::HoldSharing::ThisOne, Some(fact.to_string())),
+    };
+    api::HoldReplicas { state, fact }
 }
 
 fn question(body: Result<Bytes, BytesRejection>) -> Result<HoldQuestion, AdminFailure> {
@@ -186,20 +187,19 @@ pub(super) async fn foreseen(
     let found = preview([&before, &then], &streams, Instant::now() + LOOK);
     let affected = found.affected().map(|one| of_proxies(one, &mut 0));
     let differs = differing(&context, &target, scope);
-    Ok(pretty(
-        StatusCode::OK,
-        &json!({
-            "configuration": target.id(),
-            "inForce": context.configuration.id(),
-            "withAccess": scope.is_with_access(),
-            "objects": differs.objects.iter().map(|key| changed(key, &context, &target)).collect::<Vec<_>>(),
-            "meshConfig": differs.mesh_config,
-            "meshNetworks": differs.mesh_networks,
-            "affected": affected.collect::<Vec<_>>(),
-            "unaffected": found.unaffected(),
-            "notLookedAt": found.skipped,
-        }),
-    ))
+    let answer = api::HoldPreview {
+        configuration: target.id().to_string(),
+        in_force: context.configuration.id().to_string(),
+        with_access: scope.is_with_access(),
+        objects: differs.objects.iter().map(|key| changed(key, &context, &target)).collect(),
+        mesh_config: differs.mesh_config,
+        mesh_networks: differs.mesh_networks,
+        affected: affected.collect(),
+        unaffected: found.unaffected(),
+        not_looked_at: found.skipped,
+        missing_replicas: Vec::new(),
+    };
+    Ok(pretty(StatusCode::OK, &answer))
 }
 
 /// Returns the objects and settings that differ between the active configuration and another one.
@@ -214,18 +214,21 @@ fn differing(
     Waiting::between(&as_held, &context.configuration)
 }
 
-/// Renders the action on an object.
-fn changed(key: &ObjectKey, context: &PushContext, target: &ConfigurationSnapshot) -> Value {
+/// Returns the action on an object.
+fn changed(
+    key: &ObjectKey,
+    context: &PushContext,
+    target: &ConfigurationSnapshot,
+) -> api::HeldObject {
     let is_in =
         |of: &ConfigurationSnapshot| of.traffic.get(key).or_else(|| of.access.get(key)).is_some();
     let action = match (is_in(&context.configuration), is_in(target)) {
-        (_, false) => "removed",
-        (false, true) => "new",
-        (true, true) => "changed",
+        (_, false) => api::ObjectAction::Removed,
+        (false, true) => api::ObjectAction::New,
+        (true, true) => api::ObjectAction::Changed,
     };
-    let mut row = row(key);
-    row["action"] = json!(action);
-    row
+    let api::ObjectName { kind, name, namespace } = name(key);
+    api::HeldObject { action, kind, name, namespace }
 }
 
 /// Holds a configuration.

@@ -3,8 +3,10 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use serde_json::{Value, json};
-
+use strait_admin_api::{
+    self as api, ExplainedImport, ExportConflict, ImportExplanation, ImportedField, ServiceExport,
+    ServiceImport,
+};
 use strait_base::codes;
 use strait_base::time::rfc3339_seconds;
 use strait_model::{
@@ -16,24 +18,28 @@ use strait_sources::registry::kube::{ImportState, ImportStep};
 
 /// Returns the exports of a service: first the one that decides, then the other valid ones, then the
 /// refused ones.
-pub(super) fn exports(shared: &SharedServices, key: &WorkloadKey) -> Vec<Value> {
+pub(super) fn exports(shared: &SharedServices, key: &WorkloadKey) -> Vec<ServiceExport> {
     let Some(service) = shared.services.get(key) else { return Vec::new() };
     let winner = service.exports.first().map(|first| first.cluster.as_str());
     let valid = service.exports.iter().enumerate().map(|(at, export)| {
-        let conflicts = export.conflicts.iter();
-        let conflicts: Vec<_> =
-            conflicts.map(|field| json!({ "field": field, "winner": winner })).collect();
-        json!({
-            "cluster": export.cluster.as_str(), "name": &*export.name,
-            "created": created(export.service.created),
-            "valid": true, "decides": at == 0, "conflicts": conflicts,
-        })
+        let conflict = |field: &&str| ExportConflict {
+            field: (*field).to_owned(),
+            winner: winner.map(str::to_owned),
+        };
+        ServiceExport {
+            cluster: export.cluster.to_string(),
+            name: Some(export.name.to_string()),
+            created: created(export.service.created),
+            valid: true,
+            decides: at == 0,
+            conflicts: export.conflicts.iter().map(conflict).collect(),
+            reason: None,
+        }
     });
-    let refused = service.refused.iter().map(|(cluster, reason)| {
-        json!({
-            "cluster": cluster.as_str(), "name": null, "created": null,
-            "valid": false, "decides": false, "conflicts": [], "reason": reason,
-        })
+    let refused = service.refused.iter().map(|(cluster, reason)| ServiceExport {
+        cluster: cluster.to_string(),
+        reason: Some(reason.clone()),
+        ..ServiceExport::default()
     });
     valid.chain(refused).collect()
 }
@@ -44,7 +50,7 @@ fn created(seconds: i64) -> Option<String> {
 }
 
 /// Returns the imports of a service: one for each cluster that has or lacks it.
-pub(super) fn imports(clusters: &[ClusterStatus], key: &WorkloadKey) -> Vec<Value> {
+pub(super) fn imports(clusters: &[ClusterStatus], key: &WorkloadKey) -> Vec<ServiceImport> {
     let states =
         clusters.iter().filter_map(|cluster| Some((cluster, cluster.imports.imports.get(key)?)));
     let rows = states.map(|(cluster, state)| {
@@ -56,11 +62,17 @@ pub(super) fn imports(clusters: &[ClusterStatus], key: &WorkloadKey) -> Vec<Valu
         });
         let reason = stopped.map(|(_, reason)| reason.as_str()).or(state.reason.as_deref());
         let code = stopped.map(|(code, _)| code.id).or(state.code.map(|code| code.id));
-        json!({
-            "cluster": cluster.id, "present": state.present, "ours": state.ours,
-            "ready": state.ready, "ips": state.ips, "slices": state.slices,
-            "unreached": unreached(state), "reason": reason, "code": code,
-        })
+        ServiceImport {
+            cluster: cluster.id.clone(),
+            present: state.present,
+            ours: state.ours,
+            ready: state.ready,
+            ips: state.ips.iter().map(ToString::to_string).collect(),
+            slices: state.slices,
+            unreached: state.unreached.iter().map(ToString::to_string).collect(),
+            reason: reason.map(str::to_owned),
+            code: code.map(str::to_owned),
+        }
     });
     rows.collect()
 }
@@ -70,23 +82,29 @@ pub(super) fn explanation(
     shared: &SharedServices,
     status: &ClusterStatus,
     key: &WorkloadKey,
-) -> Value {
+) -> ImportExplanation {
     let missing = ImportState::default();
     let state = status.imports.imports.get(key).unwrap_or(&missing);
     let service = shared.services.get(key);
     let exports = exports(shared, key);
-    let decides = exports.iter().find(|export| export["decides"] == true);
-    json!({
-        "namespace": key.namespace.as_str(), "name": &*key.name, "cluster": status.id,
-        "import": {
-            "present": state.present, "ours": state.ours, "ready": state.ready, "ips": state.ips,
-            "slices": state.slices, "writer": state.ours.then_some("strait"),
+    let decides = exports.iter().find(|export| export.decides);
+    ImportExplanation {
+        namespace: key.namespace.to_string(),
+        name: key.name.to_string(),
+        cluster: status.id.clone(),
+        import: ExplainedImport {
+            present: state.present,
+            ours: state.ours,
+            ready: state.ready,
+            ips: state.ips.iter().map(ToString::to_string).collect(),
+            slices: state.slices,
+            writer: state.ours.then(|| "strait".to_owned()),
         },
-        "decides": decides.map(|export| &export["cluster"]),
-        "exports": exports,
-        "fields": service.map(fields).unwrap_or_default(),
-        "steps": steps(service, status, state),
-    })
+        decides: decides.map(|export| export.cluster.clone()),
+        exports,
+        fields: service.map(fields).unwrap_or_default(),
+        steps: steps(service, status, state),
+    }
 }
 
 fn unreached(state: &ImportState) -> Vec<&str> {
@@ -94,12 +112,16 @@ fn unreached(state: &ImportState) -> Vec<&str> {
 }
 
 /// Returns the fields of the import, each with its value and the cluster whose export defines it.
-fn fields(service: &SharedService) -> Vec<Value> {
+fn fields(service: &SharedService) -> Vec<ImportedField> {
     let (Some(merged), Some(first)) = (&service.merged, service.exports.first()) else {
         return Vec::new();
     };
     let ImportedService { service: raw, labels, annotations, .. } = &**merged;
-    let field = |field: &str, value: String, cluster: &ClusterId| json!({ "field": field, "value": value, "cluster": cluster.as_str() });
+    let field = |field: &str, value: String, cluster: &ClusterId| ImportedField {
+        field: field.to_owned(),
+        value,
+        cluster: cluster.to_string(),
+    };
     let kind = if raw.headless { "Headless" } else { "ClusterSetIP" };
     let mut fields = vec![field("type", kind.into(), &first.cluster)];
     fields.extend(raw.ports.iter().filter_map(|port| {
@@ -136,26 +158,32 @@ fn steps(
     service: Option<&SharedService>,
     status: &ClusterStatus,
     state: &ImportState,
-) -> Vec<Value> {
+) -> Vec<api::ImportStep> {
     let failing = failing(service, status, state);
     let mut steps = Vec::new();
     for step in ImportStep::ALL {
         match &failing {
             Some((fails, detail, code)) if *fails == step => {
-                let mut json = json!({ "step": step.as_str(), "ok": false, "detail": detail });
-                if let Some(code) = code {
-                    json["code"] = code.id.into();
-                }
-                steps.push(json);
+                let code = code.map(|code| code.id.to_owned());
+                steps.push(import_step(step, false, detail.clone(), code));
                 break;
             }
             _ => {
                 let detail = detail(step, service, status, state);
-                steps.push(json!({ "step": step.as_str(), "ok": true, "detail": detail }));
+                steps.push(import_step(step, true, detail, None));
             }
         }
     }
     steps
+}
+
+fn import_step(
+    step: ImportStep,
+    ok: bool,
+    detail: String,
+    code: Option<String>,
+) -> api::ImportStep {
+    api::ImportStep { step: step.as_str().to_owned(), ok, detail, code }
 }
 
 type Failing = (ImportStep, String, Option<&'static codes::Code>);
@@ -261,6 +289,8 @@ fn network(state: &ImportState) -> String {
 mod tests {
     use std::sync::Arc;
 
+    use serde_json::{Value, json};
+
     use super::*;
     use std::collections::BTreeMap;
     use strait_model::{ExportedPort, ExportedService, Labels, RawService};
@@ -334,10 +364,10 @@ mod tests {
             // The import of a service without exports is not deleted yet.
             (&none, Some(ready), (None, 9)),
         ] {
-            let explained = explanation(shared, &status(state), &key());
+            let explained = json!(explanation(shared, &status(state), &key()));
             assert_eq!(outcome(&explained), expected, "{explained:#}");
         }
-        let explained = explanation(&exported(), &status(None), &key());
+        let explained = json!(explanation(&exported(), &status(None), &key()));
         assert_eq!(explained["decides"], "east");
         assert_eq!(explained["exports"][0]["created"], "2026-03-01T00:00:00Z");
     }
@@ -365,7 +395,7 @@ mod tests {
         service.exports.push(other);
         let merged = service.merged.as_mut().map(Arc::make_mut).expect("merged");
         merged.service = ports(&[port("admin", 90), port("http", 80)]);
-        let explained = explanation(&shared, &status(None), &key());
+        let explained = json!(explanation(&shared, &status(None), &key()));
         assert_eq!(
             explained["fields"],
             json!([
@@ -388,13 +418,13 @@ mod tests {
         };
         let mut status = status(Some(state));
         Arc::make_mut(&mut status.imports).mode = ImportMode::Full;
-        let explained = explanation(&exported(), &status, &key());
+        let explained = json!(explanation(&exported(), &status, &key()));
         assert_eq!(outcome(&explained), (None, 9), "the import is ready");
         let detail = &explained["steps"][7]["detail"];
         let expected =
             "1 EndpointSlice; without endpoints in n2: pods without sidecars need one flat network";
         assert_eq!(*detail, expected);
-        assert_eq!(imports(&[status], &key())[0]["unreached"], json!(["n2"]));
+        assert_eq!(imports(&[status], &key())[0].unreached, ["n2"]);
     }
 
     #[test]
@@ -403,11 +433,11 @@ mod tests {
         let mut status = status(Some(ImportState { present, ours, ready, ..Default::default() }));
         let stopped = (&codes::IMPORT_RIGHT_MISSING, "endpointslices is forbidden".to_owned());
         Arc::make_mut(&mut status.imports).stopped = Some(stopped);
-        let explained = explanation(&exported(), &status, &key());
+        let explained = json!(explanation(&exported(), &status, &key()));
         assert_eq!(outcome(&explained), (None, 9), "{explained:#}");
         let detail = &explained["steps"][4]["detail"];
         assert_eq!(*detail, "a write was refused: endpointslices is forbidden (STR0443)");
-        assert_eq!(imports(&[status], &key())[0]["code"], "STR0443");
+        assert_eq!(imports(&[status], &key())[0].code.as_deref(), Some("STR0443"));
     }
 
     #[test]
@@ -420,7 +450,7 @@ mod tests {
             let mut status = status(None);
             let imports = Arc::make_mut(&mut status.imports);
             imports.stopped = Some((code, "why".into()));
-            let explained = explanation(&exported(), &status, &key());
+            let explained = json!(explanation(&exported(), &status, &key()));
             assert_eq!(outcome(&explained).0, Some(step));
             let steps = explained["steps"].as_array().expect("steps");
             assert_eq!(steps.last().map(|step| &step["code"]), Some(&json!(code.id)));

@@ -2,24 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
 use serde_json::Value;
+
+use strait_admin_api::ChangedField;
 
 /// Maximum number of reported fields per resource.
 const FIELDS_MAX: usize = 50;
 /// Maximum number of characters of a value.
 const VALUE_CHARS_MAX: usize = 300;
-
-/// A field that differs.
-#[derive(Debug, PartialEq, Eq, Serialize)]
-pub(super) struct ChangedField {
-    /// Path of the field: `virtual_hosts[web.shop:80].routes[0].route.timeout`.
-    pub(super) path: String,
-    /// Previous value as JSON; `None` if the field is new.
-    pub(super) before: Option<String>,
-    /// New value as JSON; `None` if the field is removed.
-    pub(super) after: Option<String>,
-}
 
 /// Returns the first fields in which two values differ. Items of lists are compared by name if all
 /// have a unique one.

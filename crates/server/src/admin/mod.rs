@@ -8,6 +8,7 @@ mod access;
 mod accounts;
 mod across;
 mod announcements;
+mod clusters;
 mod events;
 mod explained_import;
 mod failure;
@@ -17,10 +18,12 @@ mod imports;
 mod json_fields;
 mod merge;
 mod named;
+mod other_sources;
 mod page;
 mod port;
 mod preview;
 mod probe;
+mod proxy_view;
 mod rollout;
 mod same_ranges;
 mod session;
@@ -48,7 +51,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{any, get, post};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
@@ -61,6 +64,7 @@ use self::history::{DiffQuery, HistoryQuery};
 pub use self::page::{BrowserAccess, SessionKey};
 pub use self::port::ConnectionLimiter;
 use self::port::{Workers, aside};
+use self::proxy_view::{view_of, withheld};
 pub use self::shared::SharedAnswers;
 pub use self::sources::{Lately, Readiness, Sources};
 use self::sources::{SourcesState, connected, current, served_to};
@@ -69,8 +73,8 @@ pub use self::tally::WithheldTally;
 pub use self::token::{Token, TokenError, runtime_directory};
 use self::topics::PageTopics;
 pub use self::traffic::TrafficReader;
-use crate::metrics::{self, WithheldCounts};
-use strait_ads::connections::OpenStream;
+use crate::metrics;
+use strait_admin_api as api;
 use strait_ads::replicas::ReplicaConnection;
 use strait_base::codes;
 use strait_base::descriptors::Descriptors;
@@ -80,11 +84,8 @@ use strait_base::watchdog::SilentLoop;
 use strait_envoy::ProxyConfig;
 use strait_explain::{explain, find_service, visible_by_default};
 use strait_identity::{RootLife, ServerIdentity};
-use strait_mesh::push::PushContext;
-use strait_mesh::push::proxy::east_west_port;
-use strait_mesh::push::view::{Role, ViewKey};
-use strait_model::{ClusterId, NetworkId, ProxyType};
-use strait_sources::clusters::status::{ClusterStatus, CredentialKind};
+use strait_model::mesh_config::DefaultProviderFault;
+use strait_model::{NetworkId, ProxyType};
 use strait_xds::resource::ResourceSource;
 
 /// Serves the admin API until the tasks are stopped. `replicas` receives the connections of the
@@ -112,9 +113,9 @@ pub async fn serve(
 /// Returns the routes that only read. Their responses cover this replica alone.
 fn debug_routes(workers: Workers) -> Router<Arc<Sources>> {
     Router::new()
-        .route("/debug/clusters", get(clusters))
+        .route("/debug/clusters", get(clusters::clusters))
         .route("/debug/services", get(services))
-        .route("/debug/sources", get(other_sources))
+        .route("/debug/sources", get(other_sources::other_sources))
         .route("/debug/endpoints", get(endpoints))
         .route("/debug/networks", get(networks))
         .route("/debug/relays", get(relays))
@@ -358,50 +359,6 @@ async fn metrics(State(sources): SourcesState, headers: HeaderMap) -> AdminResul
     Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
 }
 
-/// Counts the endpoints that some connected proxy can't receive because of networks.
-fn withheld(sources: &Sources) -> WithheldCounts {
-    let Some(context) = sources.context.borrow().clone() else { return WithheldCounts::new() };
-    let connections = sources.connections.list();
-    let views = connections.iter().map(|connection| view_of(&context, connection));
-    // A gateway receives only its own network by design.
-    let views = views.filter(|view| view.role == Role::Client).collect();
-    sources.tally.count(&context, views)
-}
-
-/// Returns the status of each member cluster.
-async fn clusters(State(sources): SourcesState) -> AdminResult {
-    let statuses = Arc::clone(&sources.clusters.borrow());
-    let context = sources.context.borrow().clone();
-    let counts = withheld(&sources);
-    let mut same_addresses = context.as_deref().map(views::same_addresses).unwrap_or_default();
-    // Of several entries with one ID, the first one holds it.
-    let mut seen = BTreeSet::new();
-    let mut rows: Vec<ClusterStatus> = statuses
-        .iter()
-        .map(|status| {
-            let id = ClusterId::from(status.id.as_str());
-            let mut row = status.clone();
-            let holds = seen.insert(id.clone());
-            let relay = row.credential.as_mut().filter(|one| one.kind == CredentialKind::Relay);
-            if let Some(credential) = relay.filter(|_| holds) {
-                let expires = sources.relays.expires(&id);
-                credential.expires = expires.and_then(|time| time.try_into().ok());
-            }
-            if let Some(context) = context.as_ref().filter(|_| holds) {
-                row.withheld_by = counts.get(&id).cloned().unwrap_or_default();
-                row.withheld = row.withheld_by.values().sum();
-                row.ignored_claims = views::ignored_claims(context, &id);
-                row.same_addresses = same_addresses.remove(&id).unwrap_or_default();
-                let held = context.network_labels.contains_key(&id);
-                row.network = row.network.or_else(|| held.then(|| context.network_of_cluster(&id)));
-            }
-            row
-        })
-        .collect();
-    same_ranges::find_same_ranges(&mut rows);
-    Ok(pretty(StatusCode::OK, &rows))
-}
-
 #[derive(Deserialize)]
 struct ServicesQuery {
     hostname: Option<String>,
@@ -421,7 +378,7 @@ async fn services(
     let clusters = Arc::clone(&sources.clusters.borrow());
     let mut all = views::services(&context, hostname.as_deref());
     for service in &mut all {
-        service.add_sharing(&context.settings.domain, &shared, &clusters);
+        views::add_sharing(service, &context.settings.domain, &shared, &clusters);
     }
     Ok(pretty(StatusCode::OK, &all))
 }
@@ -441,11 +398,6 @@ async fn endpoints(
     let service = find_service(&context, &query.hostname)
         .map_err(|error| AdminFailure(StatusCode::NOT_FOUND, error.to_string()))?;
     Ok(pretty(StatusCode::OK, &views::endpoints(&context, service.hostname())))
-}
-
-/// Returns the sources of services and objects other than member clusters.
-async fn other_sources(State(sources): SourcesState) -> AdminResult {
-    Ok(pretty(StatusCode::OK, &sources.source_statuses.show()))
 }
 
 /// Returns the networks with their clusters and gateways.
@@ -484,7 +436,7 @@ async fn addresses(
 
 /// Returns the connected proxies, one entry per stream.
 async fn proxies(State(sources): SourcesState) -> AdminResult {
-    let rows: Vec<Value> = sources.connections.list().iter().map(|one| one.summary()).collect();
+    let rows: Vec<_> = sources.connections.list().iter().map(|one| one.summary()).collect();
     Ok(pretty(StatusCode::OK, &rows))
 }
 
@@ -550,7 +502,7 @@ async fn explained(
         let text = format!("address={} is not an IP address", address.unwrap_or_default());
         return Err(AdminFailure(StatusCode::BAD_REQUEST, text));
     }
-    Ok(pretty(StatusCode::OK, &explanation))
+    Ok(pretty(StatusCode::OK, &api::Explanation::from(explanation)))
 }
 
 /// Returns the certificates in use and their expiry.
@@ -569,19 +521,27 @@ async fn all_codes() -> AdminResult {
 /// Returns the mesh config that applies, with its problems and the fields without effect.
 async fn mesh(State(sources): SourcesState) -> AdminResult {
     let context = current(&sources)?;
-    let mut answer = context.mesh.to_json();
     let hold = Arc::clone(&sources.hold.borrow());
-    answer["held"] = hold::in_short(&sources, &hold);
-    answer["holdLost"] = json!(hold.lost);
-    answer["fieldsWithoutEffect"] = json!(context.mesh.ignored);
-    let faults = context.mesh.default_provider_faults.iter();
-    answer["defaultProvidersWithoutEffect"] =
-        faults.map(|one| json!({ "path": one.path, "text": one.text })).collect();
     let problems = sources.mesh_problems.borrow().clone();
     let texts: Vec<_> = problems.iter().map(|problem| problem.text.as_str()).collect();
-    answer["problem"] = json!((!texts.is_empty()).then(|| texts.join(" ")));
-    answer["problems"] = views::mesh_problems(&problems);
-    Ok(pretty(StatusCode::OK, &answer))
+    let faults = context.mesh.default_provider_faults.iter();
+    let fault = |one: &DefaultProviderFault| api::ProviderFault {
+        path: one.path.clone(),
+        text: one.text.clone(),
+    };
+    let settings = context.mesh.to_json();
+    let settings = settings.as_object().into_iter().flatten();
+    let mesh = api::Mesh {
+        held: hold::in_short(&sources, &hold),
+        hold_lost: hold.lost.as_deref().map(str::to_owned),
+        fields_without_effect: context.mesh.ignored.clone(),
+        default_providers_without_effect: faults.map(fault).collect(),
+        problem: (!texts.is_empty()).then(|| texts.join(" ")),
+        problems: views::mesh_problems(&problems),
+        settings: settings.map(|(name, value)| (name.clone(), value.clone())).collect(),
+    };
+    // As a JSON value, so that the settings and the other fields are sorted together.
+    Ok(pretty(StatusCode::OK, &json!(mesh)))
 }
 
 /// Returns why the policy file is not active, if so, and its rules for unknown clusters.
@@ -589,44 +549,37 @@ async fn policy(State(sources): SourcesState) -> AdminResult {
     let policy = Arc::clone(&sources.policy.value.borrow());
     let statuses = Arc::clone(&sources.clusters.borrow());
     let known: BTreeSet<&str> = statuses.iter().map(|status| status.id.as_str()).collect();
-    let unknown: Vec<Value> = policy
-        .clusters_named()
-        .into_iter()
-        .filter(|(cluster, _)| !known.contains(cluster.as_str()))
-        .map(|(cluster, rule)| json!({ "cluster": cluster, "rule": rule }))
-        .collect();
-    let preferences: Vec<String> = policy.preferences().map(ToString::to_string).collect();
-    let problem = sources.policy.problem.borrow().clone();
-    let replayable: Vec<_> = {
+    let unknown = policy.clusters_named().into_iter();
+    let unknown = unknown.filter(|(cluster, _)| !known.contains(cluster.as_str()));
+    let unknown =
+        unknown.map(|(cluster, rule)| api::UnknownCluster { cluster: cluster.to_string(), rule });
+    let replayable = {
         let file = sources.members.value.borrow();
         let identities = file.identities.iter().filter(|identity| identity.is_replayable());
         identities.map(|identity| identity.name.to_string()).collect()
     };
-    let members = json!({
-        "problem": *sources.members.problem.borrow(),
-        "sources": *sources.source_problems.borrow(),
-        "unused": sources.members.value.borrow().unused,
-        "replayable": replayable,
-    });
     let context = sources.context.borrow().clone();
     let reports = Arc::clone(&sources.reports.borrow());
     let visible = context.iter().flat_map(|context| visible_by_default(context, &reports));
-    let visible: Vec<Value> = visible
-        .map(|key| json!({ "kind": key.kind, "namespace": key.namespace, "name": key.name }))
-        .collect();
-    let root = context.as_ref().map(|context| context.mesh.root_namespace.clone());
     let limits = policy.traffic().foreign_bytes;
-    Ok(pretty(
-        StatusCode::OK,
-        &json!({
-            "problem": problem, "unknownClusters": unknown, "preferences": preferences,
-            "foreignBytes": { "namespace": limits.namespace, "total": limits.total },
-            "rootNamespace": root, "visibleByDefault": visible,
-            "foreignHosts": policy.traffic().foreign_hosts.as_str(),
-            "gatewayNamespaces": policy.gateway_namespaces(), "members": members,
-            "remoteEjection": policy.remote_ejection().as_str(),
-        }),
-    ))
+    let answer = api::Policy {
+        problem: sources.policy.problem.borrow().clone(),
+        unknown_clusters: unknown.collect(),
+        preferences: policy.preferences().map(ToString::to_string).collect(),
+        foreign_bytes: api::ForeignBytes { namespace: limits.namespace, total: limits.total },
+        root_namespace: context.as_ref().map(|context| context.mesh.root_namespace.to_string()),
+        visible_by_default: visible.map(|key| hold::name(&key)).collect(),
+        foreign_hosts: policy.traffic().foreign_hosts.as_str().to_owned(),
+        gateway_namespaces: policy.gateway_namespaces().map(|all| all.iter().cloned().collect()),
+        members: api::MemberSourcesFile {
+            problem: sources.members.problem.borrow().clone(),
+            sources: sources.source_problems.borrow().clone(),
+            unused: sources.members.value.borrow().unused.clone(),
+            replayable,
+        },
+        remote_ejection: policy.remote_ejection().as_str().to_owned(),
+    };
+    Ok(pretty(StatusCode::OK, &answer))
 }
 
 /// Number of the costliest identities that `/debug/push` lists.
@@ -664,94 +617,79 @@ async fn otherwise(
 async fn push(State(sources): SourcesState) -> AdminResult {
     let budgets = sources.connections.budgets();
     let memory = budgets.figures();
-    let identities: Vec<_> = budgets
-        .costliest(IDENTITIES_SHOWN)
-        .iter()
-        .map(|(identity, usage)| {
-            json!({
-                "identity": identity.to_string(),
-                "streams": usage.streams,
-                "unverified": usage.unverified,
-                "names": usage.names,
-                "madeUpNames": usage.made_up,
-                "bytes": usage.taken,
-                "charged": usage.charged,
-            })
-        })
-        .collect();
+    let identities = budgets.costliest(IDENTITIES_SHOWN).into_iter();
+    let identities = identities.map(|(identity, usage)| api::IdentityUse {
+        identity: identity.to_string(),
+        streams: usage.streams,
+        unverified: usage.unverified,
+        names: usage.names,
+        made_up_names: usage.made_up,
+        bytes: usage.taken,
+        charged: usage.charged,
+    });
     let figures = *sources.figures.borrow();
     let age = figures.published.and_then(|at| SystemTime::now().duration_since(at).ok());
-    Ok(pretty(
-        StatusCode::OK,
-        &json!({
-            "version": figures.version,
-            "held": hold::in_short(&sources, &sources.hold.borrow()),
-            "published": figures.published.map(rfc3339),
-            "ageSeconds": age.map(|age| age.as_secs_f64()),
-            "events": figures.events,
-            "queued": figures.queued,
-            "lastVersionMicroseconds": u64::try_from(figures.cost.as_micros()).unwrap_or(u64::MAX),
-            "streamsWoken": figures.woken,
-            "streamsWokenTotal": figures.woken_total,
-            "endpointsWaitMaxMilliseconds": 50,
-            "definitionsWaitMaxMilliseconds": 100,
-            "descriptors": descriptors(&sources.descriptors),
-            "connectionProblems": connection_problems(&sources),
-            "roots": root_lives(&sources.metrics.identity.borrow()),
-            "adminConnections": {
-                "open": sources.admin_connections.open(),
-                "most": sources.admin_connections.most(),
-                "crowdedOut": sources.admin_connections.rejected(),
-                "refused": sources.admin_connections.refused(),
-            },
-            "memory": {
-                "limit": memory.limit,
-                "used": (memory.used > 0).then_some(memory.used),
-                "pressure": memory.pressure.as_str(),
-                "deferred": memory.deferred,
-                "shed": memory.shed,
-            },
-            "identityBudget": budgets.limit(),
-            "overBudget": memory.over_budget,
-            "identities": identities,
-        }),
-    ))
+    let answer = api::Push {
+        version: figures.version,
+        held: hold::in_short(&sources, &sources.hold.borrow()),
+        published: figures.published.map(rfc3339),
+        age_seconds: age.map(|age| age.as_secs_f64()),
+        events: figures.events,
+        queued: figures.queued,
+        last_version_microseconds: u64::try_from(figures.cost.as_micros()).unwrap_or(u64::MAX),
+        streams_woken: figures.woken,
+        streams_woken_total: figures.woken_total,
+        endpoints_wait_max_milliseconds: 50,
+        definitions_wait_max_milliseconds: 100,
+        descriptors: descriptors(&sources.descriptors),
+        connection_problems: connection_problems(&sources),
+        roots: root_lives(&sources.metrics.identity.borrow()),
+        admin_connections: api::AdminConnections {
+            open: sources.admin_connections.open(),
+            most: sources.admin_connections.most(),
+            crowded_out: sources.admin_connections.rejected(),
+            refused: sources.admin_connections.refused(),
+        },
+        memory: api::Memory {
+            limit: memory.limit,
+            used: (memory.used > 0).then_some(memory.used),
+            pressure: memory.pressure.as_str().to_owned(),
+            deferred: memory.deferred,
+            shed: memory.shed,
+        },
+        identity_budget: budgets.limit(),
+        over_budget: memory.over_budget,
+        identities: identities.collect(),
+    };
+    Ok(pretty(StatusCode::OK, &answer))
 }
 
-/// Renders the problems of the proxies' connections.
-fn connection_problems(sources: &Sources) -> Vec<Value> {
+/// Returns the problems of the proxies' connections.
+fn connection_problems(sources: &Sources) -> Vec<api::Problem> {
     let problems = sources.stream_monitor.problems().into_iter();
-    problems.map(|one| json!({ "code": one.code.id, "text": one.text })).collect()
+    problems.map(|one| api::Problem { code: one.code.id.to_owned(), text: one.text }).collect()
 }
 
-/// Renders the roots of the CA and how close their expiry is.
-fn root_lives(identity: &ServerIdentity) -> Vec<Value> {
+/// Returns the roots of the CA and how close their expiry is.
+fn root_lives(identity: &ServerIdentity) -> Vec<api::RootLife> {
     let now = SystemTime::now();
     let row = |life: RootLife| {
-        let stage = life.stage(now).as_str();
-        json!({ "subject": life.subject, "ends": rfc3339(life.ends), "stage": stage })
+        let stage = life.stage(now).as_str().into();
+        api::RootLife { subject: life.subject.clone(), ends: rfc3339(life.ends), stage }
     };
     identity.root_lives().into_iter().map(row).collect()
 }
 
-/// Renders the use of file descriptors.
-fn descriptors(descriptors: &Descriptors) -> Value {
+/// Returns the use of file descriptors.
+fn descriptors(descriptors: &Descriptors) -> api::Descriptors {
     let figures = descriptors.figures();
-    json!({
-        "open": figures.open,
-        "limit": figures.limit,
-        "neededByMembers": figures.needed,
-        "exhausted": figures.exhausted,
-        "exhaustedSecondsAgo": figures.exhausted_ago.map(|ago| ago.as_secs()),
-    })
-}
-
-fn view_of(context: &PushContext, connection: &OpenStream) -> ViewKey {
-    let proxy = connection.proxy();
-    let is_gateway = east_west_port(context, proxy).is_some();
-    let role = if is_gateway { Role::Gateway } else { Role::Client };
-    let (network, whereabouts) = connection.place();
-    ViewKey::of(proxy, network, role).at(whereabouts).selected(context.selection(proxy))
+    api::Descriptors {
+        open: figures.open,
+        limit: figures.limit,
+        needed_by_members: Some(figures.needed),
+        exhausted: figures.exhausted,
+        exhausted_seconds_ago: figures.exhausted_ago.map(|ago| ago.as_secs()),
+    }
 }
 
 #[cfg(test)]

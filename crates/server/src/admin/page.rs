@@ -18,7 +18,6 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use serde::Deserialize;
-use serde_json::json;
 use tokio::sync::Semaphore;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -27,6 +26,7 @@ use super::failure::{AdminFailure, AdminResult, pretty};
 pub use super::session::SessionKey;
 use super::session::{BrowserSessions, CODE_LASTS, ValidSession};
 use super::shared::is_known;
+use strait_admin_api::LoginCode;
 use strait_base::descriptors;
 
 /// Maximum number of pages that wait for changes, if file descriptors suffice. Further pages must
@@ -102,7 +102,7 @@ impl BrowserAccess {
                 "the system provides no randomness for a code".into(),
             )
         })?;
-        Ok(pretty(StatusCode::OK, &json!({ "code": code, "expiresSeconds": CODE_LASTS.as_secs() })))
+        Ok(pretty(StatusCode::OK, &LoginCode { code, expires_seconds: CODE_LASTS.as_secs() }))
     }
 
     /// Streams an event whenever data that pages show has changed. Pages then request the data.

@@ -10,11 +10,12 @@ use axum::extract::rejection::{BytesRejection, QueryRejection};
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
 use super::failure::{AdminFailure, AdminResult, bad, pretty};
 use super::json_fields::changed_fields;
 use super::sources::{SourcesState, connected, current};
+use strait_admin_api::{self as api, ObjectAction};
 use strait_ads::connections::{OpenStream, newest_by};
 use strait_ads::preview::{PreviewedProxies, TypePreview, preview};
 use strait_explain::{CalledHosts, ConfigQuery, ConfigReason, ConfigView, dated, suggest_scope};
@@ -100,19 +101,18 @@ pub(super) async fn foreseen(
     let proxies: Vec<_> = streams.iter().map(|stream| stream.proxy()).collect();
     let view = ConfigView::new(&mesh.then, &mesh.reports, &proxies);
     let kept = mesh.kept_subsets();
-    let rows: Vec<Value> = tried.iter().map(|one| row(one, &view, &kept)).collect();
+    let rows = tried.iter().map(|one| row(one, &view, &kept)).collect();
     let found = preview([&mesh.before, &mesh.then], &streams, Instant::now() + LOOK);
     let mut decoded_max = if query.fields { FIELDS_MAX } else { 0 };
     let affected = found.affected().map(|one| of_proxies(one, &mut decoded_max));
-    Ok(pretty(
-        StatusCode::OK,
-        &json!({
-            "objects": rows,
-            "affected": affected.collect::<Vec<_>>(),
-            "unaffected": found.unaffected(),
-            "notLookedAt": found.skipped,
-        }),
-    ))
+    let answer = api::ChangePreview {
+        objects: rows,
+        affected: affected.collect(),
+        unaffected: found.unaffected(),
+        not_looked_at: found.skipped,
+        missing_replicas: Vec::new(),
+    };
+    Ok(pretty(StatusCode::OK, &answer))
 }
 
 /// Returns the stream with the configuration of each proxy, oldest first. Proxies of two clusters
@@ -178,77 +178,88 @@ fn is_tried(key: &ObjectKey) -> bool {
         && (key.group.ends_with(".istio.io") || &*key.group == strait_model::GATEWAY_API)
 }
 
-/// Renders an object with its status and the reasons about removed subsets.
+/// Returns an object with its status and the reasons about removed subsets.
 fn row(
     TriedObject { key, action }: &TriedObject,
     view: &ConfigView<'_>,
     kept: &[([Arc<str>; 2], ConfigReason)],
-) -> Value {
+) -> api::PreviewedObject {
     let own = [Arc::clone(&key.namespace), Arc::clone(&key.name)];
     let lost = kept.iter().filter(|(name, _)| *key.kind == *"DestinationRule" && *name == own);
-    let mut lost: Vec<ConfigReason> = lost.map(|(_, reason)| reason.clone()).collect();
-    let mut row = json!({
-        "kind": key.kind, "namespace": key.namespace, "name": key.name,
-        "action": action, "state": null, "proxies": 0, "reasons": [],
-    });
-    if matches!(*action, "left" | "removed") {
-        row["reasons"] = json!(lost);
+    let lost = lost.map(|(_, reason)| reason.clone().into());
+    let mut row = api::PreviewedObject {
+        kind: key.kind.to_string(),
+        namespace: key.namespace.to_string(),
+        name: key.name.to_string(),
+        action: (*action).into(),
+        state: None,
+        proxies: 0,
+        reasons: lost.collect(),
+    };
+    if matches!(row.action, ObjectAction::Left | ObjectAction::Removed) {
         return row;
     }
     let query = ConfigQuery {
-        kind: Some(key.kind.to_string()),
-        namespace: Some(key.namespace.to_string()),
-        name: Some(key.name.to_string()),
+        kind: Some(row.kind.clone()),
+        namespace: Some(row.namespace.clone()),
+        name: Some(row.name.clone()),
     };
-    if let Some(state) = view.states(&query).into_iter().next() {
-        row["state"] = json!(state.state);
-        row["proxies"] = json!(state.proxies);
-        lost.splice(..0, state.reasons);
-        row["reasons"] = json!(lost);
+    match view.states(&query).into_iter().next() {
+        Some(state) => {
+            row.state = Some(state.state.into());
+            row.proxies = state.proxies;
+            row.reasons.splice(..0, state.reasons.into_iter().map(Into::into));
+        }
+        None => row.reasons.clear(),
     }
     row
 }
 
-pub(super) fn of_proxies(group: &PreviewedProxies, decoded_max: &mut usize) -> Value {
+pub(super) fn of_proxies(
+    group: &PreviewedProxies,
+    decoded_max: &mut usize,
+) -> api::AffectedProxies {
     let types = group
         .types
         .iter()
         .map(|(kind, one)| (kind.short().to_owned(), of_type(*kind, one, decoded_max)));
-    let types: Map<String, Value> = types.collect();
-    let mut row = totals(group);
-    row["types"] = Value::Object(types);
-    row
+    let types = types.collect();
+    let api::ProxyTotals { bytes, proxies, resources } = totals(group);
+    api::AffectedProxies { bytes, proxies, resources, types }
 }
 
-/// Renders proxies with their current and hypothetical totals.
-fn totals(PreviewedProxies { streams, totals, .. }: &PreviewedProxies) -> Value {
+/// Returns proxies with their current and hypothetical totals.
+fn totals(PreviewedProxies { streams, totals, .. }: &PreviewedProxies) -> api::ProxyTotals {
     let proxies = streams.iter().map(|stream| {
         let proxy = stream.proxy();
-        json!({ "key": stream.key(), "id": proxy.id, "cluster": proxy.cluster })
+        api::StreamName {
+            key: stream.key(),
+            id: proxy.id.to_string(),
+            cluster: proxy.cluster.to_string(),
+        }
     });
     let [before, then] = totals;
-    json!({
-        "proxies": proxies.collect::<Vec<_>>(),
-        "resources": { "before": before.resources, "after": then.resources },
-        "bytes": { "before": before.bytes, "after": then.bytes },
-    })
+    api::ProxyTotals {
+        proxies: proxies.collect(),
+        resources: api::BeforeAfter { before: before.resources, after: then.resources },
+        bytes: api::BeforeAfter { before: before.bytes, after: then.bytes },
+    }
 }
 
-fn of_type(kind: ResourceType, one: &TypePreview, decoded_max: &mut usize) -> Value {
+fn of_type(kind: ResourceType, one: &TypePreview, decoded_max: &mut usize) -> api::TypeChanges {
     let changed = one.changed.iter().map(|(name, [old, new])| {
-        let mut row = json!({ "name": name });
-        if *decoded_max > 0 {
+        let fields = (*decoded_max > 0).then(|| {
             *decoded_max -= 1;
             let [old, new] = [old, new].map(|one| decoded(kind, one));
-            row["fields"] = json!(changed_fields(&old, &new));
-        }
-        row
+            changed_fields(&old, &new)
+        });
+        api::ChangedResource { name: name.to_string(), fields }
     });
-    json!({
-        "added": one.added.keys().collect::<Vec<_>>(),
-        "changed": changed.collect::<Vec<_>>(),
-        "removed": one.removed.keys().collect::<Vec<_>>(),
-    })
+    api::TypeChanges {
+        changed: changed.collect(),
+        added: one.added.keys().map(ToString::to_string).collect(),
+        removed: one.removed.keys().map(ToString::to_string).collect(),
+    }
 }
 
 fn decoded(kind: ResourceType, resource: &Resource) -> Value {
@@ -290,17 +301,16 @@ pub(super) async fn scoped(
         one.proxy().kind == ProxyType::Sidecar && *one.proxy().namespace() == namespace
     });
     let found = preview([&mesh.before, &mesh.then], &streams, Instant::now() + LOOK);
-    Ok(pretty(
-        StatusCode::OK,
-        &json!({
-            "object": object,
-            "replaces": suggestion.replaces,
-            "unknown": suggestion.unknown,
-            "others": suggestion.others,
-            "proxies": found.groups.iter().map(totals).collect::<Vec<_>>(),
-            "notLookedAt": found.skipped,
-        }),
-    ))
+    let answer = api::ScopePreview {
+        object: Value::clone(&object),
+        replaces: suggestion.replaces,
+        unknown: suggestion.unknown.into_iter().collect(),
+        others: suggestion.others,
+        proxies: found.groups.iter().map(totals).collect(),
+        not_looked_at: found.skipped,
+        missing_replicas: Vec::new(),
+    };
+    Ok(pretty(StatusCode::OK, &answer))
 }
 
 /// Rejects an unknown namespace, listing the known ones.
@@ -343,6 +353,8 @@ fn known(
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn object(kind: &str, name: &str, spec: u32) -> Value {

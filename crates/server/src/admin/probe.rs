@@ -12,11 +12,11 @@ use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use axum::http::StatusCode;
 use serde::Deserialize;
-use serde_json::json;
 use tracing::info;
 
 use super::failure::{AdminFailure, AdminResult, bad, pretty};
 use super::sources::{SourcesState, current};
+use strait_admin_api::ProbeIdentity;
 use strait_base::time::rfc3339;
 use strait_identity::{IdentityError, SpiffeId};
 
@@ -64,11 +64,11 @@ pub(super) async fn identity(
         Err(error) => return Err(fault(error.to_string())),
     };
     info!(%peer, "issued a probe certificate to a holder of the admin token");
-    let answer = json!({
-        "identity": peer.to_string(),
-        "expires": rfc3339(chain.not_after()),
-        "certChain": chain.to_pem(),
-        "rootCert": roots.to_pem(),
-    });
+    let answer = ProbeIdentity {
+        identity: peer.to_string(),
+        expires: rfc3339(chain.not_after()),
+        cert_chain: chain.to_pem(),
+        root_cert: roots.to_pem(),
+    };
     Ok(pretty(StatusCode::OK, &answer))
 }

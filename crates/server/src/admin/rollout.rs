@@ -10,16 +10,16 @@ use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use axum::http::StatusCode;
 use serde::Deserialize;
-use serde_json::{Value, json};
 
 use super::failure::{AdminFailure, AdminResult, bad, pretty};
 use super::hold;
 use super::sources::{Sources, SourcesState};
+use strait_admin_api as api;
 use strait_base::time::rfc3339;
 use strait_mesh::hold::HoldChange;
 use strait_mesh::rollout::{RolloutState, RunningRollout, STOPPED_BY};
 use strait_model::Proxy;
-use strait_model::policy::RolloutPlan;
+use strait_model::policy::{RolloutLimits, RolloutPlan};
 
 /// Maximum number of listed proxies of the rollout, and of listed refusals.
 const PROXIES_SHOWN: usize = 100;
@@ -51,15 +51,18 @@ pub(super) async fn state(State(sources): SourcesState) -> AdminResult {
     Ok(pretty(StatusCode::OK, &answer(&sources)))
 }
 
-/// Renders the rollout without its plan and its proxies.
-pub(super) fn in_short(sources: &Sources) -> Value {
-    let mut all = answer(sources);
-    let mut running = all["running"].take();
-    if let Some(fields) = running.as_object_mut() {
-        let shown = ["configuration", "step", "percent", "proxies", "connected", "refused"];
-        fields.retain(|name, _| shown.contains(&name.as_str()));
-    }
-    json!({ "running": running, "lost": all["lost"] })
+/// Returns the rollout without its plan and its proxies.
+pub(super) fn in_short(sources: &Sources) -> api::RolloutInShort {
+    let api::Rollout { running, lost, .. } = answer(sources);
+    let running = running.map(|running| api::RunningRolloutInShort {
+        configuration: running.configuration,
+        step: running.step,
+        percent: running.percent,
+        proxies: running.proxies,
+        connected: running.connected,
+        refused: running.refused,
+    });
+    api::RolloutInShort { running, lost }
 }
 
 /// Promotes or aborts the rollout.
@@ -80,32 +83,35 @@ pub(super) async fn change(
     Ok(pretty(StatusCode::OK, &answer(&sources)))
 }
 
-fn answer(sources: &Sources) -> Value {
+fn answer(sources: &Sources) -> api::Rollout {
     let state = Arc::clone(&sources.rollout.borrow());
     let RolloutState { plan, running, stopped, completed, lost } = &*state;
     let held = sources.hold.borrow().held.clone();
     let by_rollout = held.filter(|held| held.by == STOPPED_BY);
-    json!({
-        "plan": plan.as_ref().map(|plan| of_plan(plan)),
-        "running": running.as_ref().map(|running| of_running(sources, running)),
-        "stopped": by_rollout.map(|hold| json!({
-            "at": rfc3339(hold.since), "configuration": hold.configuration.id(), "reason": hold.reason,
-        })),
-        "stoppedTotal": stopped,
-        "completedTotal": completed,
-        "lost": lost,
-    })
+    api::Rollout {
+        plan: plan.as_ref().map(|plan| of_plan(plan)),
+        running: running.as_ref().map(|running| of_running(sources, running)),
+        stopped: by_rollout.map(|hold| api::StoppedRollout {
+            at: rfc3339(hold.since),
+            configuration: hold.configuration.id().to_string(),
+            reason: hold.reason.clone(),
+        }),
+        stopped_total: *stopped,
+        completed_total: *completed,
+        lost: lost.as_deref().map(str::to_owned),
+    }
 }
 
-fn of_plan(plan: &RolloutPlan) -> Value {
-    json!({
-        "steps": plan.steps,
-        "everySeconds": plan.every.as_secs(),
-        "stopAt": { "refused": plan.stop_at.refused, "lostEndpoints": plan.stop_at.lost_endpoints },
-    })
+fn of_plan(plan: &RolloutPlan) -> api::RolloutPlan {
+    let RolloutLimits { refused, lost_endpoints } = plan.stop_at;
+    api::RolloutPlan {
+        steps: plan.steps.clone(),
+        every_seconds: plan.every.as_secs(),
+        stop_at: api::RolloutLimits { refused, lost_endpoints },
+    }
 }
 
-fn of_running(sources: &Sources, running: &RunningRollout) -> Value {
+fn of_running(sources: &Sources, running: &RunningRollout) -> api::RunningRollout {
     let cohort = &running.cohort;
     let streams = sources.connections.list();
     let proxies: BTreeMap<_, _> =
@@ -113,28 +119,31 @@ fn of_running(sources: &Sources, running: &RunningRollout) -> Value {
     // Before the first step no proxy has the new configuration, though the cohort may be known from
     // before a restart.
     let is_given = |proxy: &Proxy| running.step.is_some() && cohort.contains(proxy);
-    let share: Vec<_> =
+    let share: Vec<&String> =
         proxies.iter().filter(|(_, proxy)| is_given(proxy)).map(|(id, _)| id).collect();
     let head = sources.heads.next().filter(|head| head.number == running.number);
     let refusals = head.map(|head| head.refusals().borrow().clone()).unwrap_or_default();
-    let refused = refusals.iter().take(PROXIES_SHOWN);
+    let refused = refusals.iter().take(PROXIES_SHOWN).map(|(proxy, error)| api::ProxyRefusal {
+        proxy: proxy.to_string(),
+        error: error.to_string(),
+    });
     let next = running.next_step_at();
     let left = next.and_then(|next| next.duration_since(SystemTime::now()).ok());
-    json!({
-        "configuration": running.next.id(),
-        "settled": running.settled.id(),
-        "begun": rfc3339(running.begun),
-        "plan": of_plan(&running.plan),
-        "step": running.step.map(|step| step.at + 1),
-        "percent": running.percent(),
-        "stepSince": running.step.map(|step| rfc3339(step.since)),
-        "nextStepAt": next.map(rfc3339),
-        "nextStepInSeconds": left.map(|left: Duration| left.as_secs()),
-        "proxies": share.len(),
-        "connected": proxies.len(),
-        "share": share.iter().take(PROXIES_SHOWN).collect::<Vec<_>>(),
-        "refused": refusals.len(),
-        "refusals": refused.map(|(proxy, error)| json!({ "proxy": proxy, "error": error })).collect::<Vec<_>>(),
-        "durable": running.is_durable,
-    })
+    api::RunningRollout {
+        configuration: running.next.id().to_string(),
+        settled: running.settled.id().to_string(),
+        begun: rfc3339(running.begun),
+        plan: of_plan(&running.plan),
+        step: running.step.map(|step| step.at + 1),
+        percent: running.percent(),
+        step_since: running.step.map(|step| rfc3339(step.since)),
+        next_step_at: next.map(rfc3339),
+        next_step_in_seconds: left.map(|left: Duration| left.as_secs()),
+        proxies: share.len(),
+        connected: proxies.len(),
+        share: share.iter().take(PROXIES_SHOWN).map(ToString::to_string).collect(),
+        refused: refusals.len(),
+        refusals: refused.collect(),
+        durable: running.is_durable,
+    }
 }

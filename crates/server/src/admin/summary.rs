@@ -4,99 +4,94 @@
 //! render and send every row to each of them every other second. Here proxies are counted by
 //! cluster, and only the first refusals are listed.
 
-use std::collections::BTreeMap;
-
 use axum::extract::State;
 use axum::http::StatusCode;
-use serde::Serialize;
-use serde_json::{Value, json};
 
 use super::failure::{AdminResult, pretty};
 use super::merge::REFUSALS_MAX;
 use super::sources::{Sources, SourcesState, current};
-use super::{hold, rollout, views};
+use super::{hold, other_sources, rollout, views};
+use strait_admin_api as api;
 use strait_ads::connections::{OpenStream, ProxyStanding};
 use strait_explain::ConfigReports;
 use strait_mesh::push::PushContext;
-use strait_model::ClusterId;
 use strait_rules::access::PolicyState;
 
 /// Maximum number of listed unreadable objects.
 const NAMED: usize = 40;
 
-/// Number of connected proxies by status.
-#[derive(Debug, Default, Clone, Serialize)]
-struct ProxyCounts {
-    connected: usize,
-    refusing: usize,
-    waiting: usize,
-}
-
-impl ProxyCounts {
-    fn add(&mut self, standing: ProxyStanding) {
-        self.connected += 1;
-        match standing {
-            ProxyStanding::InSync => {}
-            ProxyStanding::Waits => self.waiting += 1,
-            ProxyStanding::Refuses => self.refusing += 1,
-        }
-    }
-}
-
 /// Returns the numbers of proxies, problems and objects that the map of the page shows.
 pub(super) async fn summary(State(sources): SourcesState) -> AdminResult {
     let context = current(&sources)?;
     let reports = sources.reports.borrow().clone();
-    let held = sources.hold.borrow().clone();
-    let mesh = json!({
-        "held": hold::in_short(&sources, &held),
-        "holdLost": held.lost,
-        "problems": views::mesh_problems(&sources.mesh_problems.borrow()),
-    });
-    let policy = sources.policy.problem.borrow().clone();
+    let hold = sources.hold.borrow().clone();
     let identity = sources.metrics.identity.borrow().clone();
-    Ok(pretty(
-        StatusCode::OK,
-        &json!({
-            "proxies": proxies(&sources),
-            "mesh": mesh,
-            "policy": { "problem": policy },
-            "sources": sources.source_statuses.show_in_short(),
-            "certificates": views::certificates(&identity),
-            "objects": objects(&context, &reports),
-            "rollout": rollout::in_short(&sources),
-        }),
-    ))
+    let answer = api::Summary {
+        proxies: proxies(&sources),
+        mesh: api::MeshInShort {
+            held: hold::in_short(&sources, &hold),
+            hold_lost: hold.lost.as_deref().map(str::to_owned),
+            problems: views::mesh_problems(&sources.mesh_problems.borrow()),
+        },
+        policy: api::PolicyInShort { problem: sources.policy.problem.borrow().clone() },
+        sources: other_sources::in_short(&sources.source_statuses),
+        certificates: views::certificates(&identity),
+        objects: objects(&context, &reports),
+        rollout: rollout::in_short(&sources),
+        missing_replicas: Vec::new(),
+    };
+    Ok(pretty(StatusCode::OK, &answer))
 }
 
-fn proxies(sources: &Sources) -> Value {
-    let mut all = ProxyCounts::default();
-    let mut by_cluster: BTreeMap<ClusterId, ProxyCounts> = BTreeMap::new();
-    let mut refusals = Vec::new();
+fn proxies(sources: &Sources) -> api::ProxyNumbers {
+    let mut answer = api::ProxyNumbers::default();
+    let mut all = api::ProxyCounts::default();
     for stream in sources.connections.list() {
         let standing = stream.standing();
-        all.add(standing);
-        by_cluster.entry(stream.proxy().cluster.clone()).or_default().add(standing);
-        if standing == ProxyStanding::Refuses && refusals.len() < REFUSALS_MAX {
-            refusals.push(refusal(&stream));
+        count(&mut all, standing);
+        let cluster = stream.proxy().cluster.to_string();
+        count(answer.clusters.entry(cluster).or_default(), standing);
+        if standing == ProxyStanding::Refuses && answer.refusals.len() < REFUSALS_MAX {
+            answer.refusals.push(refusal(&stream));
         }
     }
-    let mut answer = json!(all);
-    answer["clusters"] = json!(by_cluster);
-    answer["refusals"] = Value::Array(refusals);
-    answer
+    let api::ProxyCounts { connected, refusing, waiting } = all;
+    api::ProxyNumbers { connected, refusing, waiting, ..answer }
 }
 
-fn refusal(stream: &OpenStream) -> Value {
+fn count(counts: &mut api::ProxyCounts, standing: ProxyStanding) {
+    counts.connected += 1;
+    match standing {
+        ProxyStanding::InSync => {}
+        ProxyStanding::Waits => counts.waiting += 1,
+        ProxyStanding::Refuses => counts.refusing += 1,
+    }
+}
+
+fn refusal(stream: &OpenStream) -> api::RefusingProxy {
     let proxy = stream.proxy();
-    json!({ "key": stream.key(), "id": proxy.id, "cluster": proxy.cluster, "types": stream.refusals() })
+    let types = stream.refusals().into_iter();
+    api::RefusingProxy {
+        key: stream.key(),
+        id: proxy.id.to_string(),
+        cluster: proxy.cluster.to_string(),
+        types: types.map(|(kind, error)| (kind.to_owned(), error)).collect(),
+    }
 }
 
 /// Returns the configuration objects that can't be read, and access policies with unreadable parts.
-fn objects(context: &PushContext, reports: &ConfigReports) -> Value {
+fn objects(context: &PushContext, reports: &ConfigReports) -> api::FaultyObjects {
     let row = |(kind, namespace, name): (&str, &str, &str),
-               state,
-               (code, path, text): FirstProblem<'_>| json!({ "kind": kind, "namespace": namespace, "name": name, "state": state, "code": code, "path": path, "text": text });
+               state: &str,
+               (code, path, text): FirstProblem<'_>| api::FaultyObject {
+        kind: kind.to_owned(),
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        state: state.to_owned(),
+        code: code.map(str::to_owned),
+        path: path.to_owned(),
+        text: text.to_owned(),
+    };
     let traffic = reports.traffic.iter().filter(|(_, report)| report.state.refused);
     let traffic = traffic.map(|(key, report)| {
         let told = report.state.reasons.first();
@@ -114,8 +109,10 @@ fn objects(context: &PushContext, reports: &ConfigReports) -> Value {
         let object = (name.kind.as_str(), name.object.namespace.as_str(), &*name.object.name);
         Some(row(object, state, told))
     });
-    let faulty: Vec<Value> = traffic.chain(access).collect();
-    json!({ "faulty": faulty.len(), "first": faulty.iter().take(NAMED).collect::<Vec<_>>() })
+    let mut first: Vec<_> = traffic.chain(access).collect();
+    let faulty = first.len();
+    first.truncate(NAMED);
+    api::FaultyObjects { faulty, first }
 }
 
 /// The code, the path and the text of an object's first problem.

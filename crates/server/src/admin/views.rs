@@ -7,10 +7,9 @@ use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use ipnet::IpNet;
-use serde::Serialize;
-use serde_json::{Value, json};
 
 use super::imports;
+use strait_admin_api as api;
 use strait_base::codes;
 use strait_base::time::rfc3339;
 use strait_explain::code;
@@ -26,63 +25,33 @@ use strait_model::mesh_config::SourceProblem;
 use strait_model::registry::{Provider, ShardKey};
 use strait_model::{
     CLUSTERSET, ClusterId, Distribution, EndpointRef, Health, Hostname, IgnoredClaim, Mode,
-    Namespace, NetworkId, Resolution, SameAddress, SharedServices, WorkloadKey,
+    Namespace, NetworkId, Port, Resolution, SameAddress, SharedServices, WorkloadKey,
 };
 use strait_rules::traffic::Selection;
 use strait_sources::clusters::status::ClusterStatus;
 
-/// A merged service.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct ServiceView<'a> {
-    hostname: &'a Hostname,
-    namespace: &'a str,
-    resolution: Value,
-    ports: Vec<Value>,
-    #[serde(rename = "clusterVIPs")]
-    cluster_vips: BTreeMap<&'a ClusterId, &'a [IpAddr]>,
-    /// Address ranges that route to the service (ServiceEntries).
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    address_ranges: &'a [IpNet],
-    /// Preference among endpoints, if there is one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    traffic_distribution: Option<&'static str>,
-    external_addresses: BTreeMap<&'a ClusterId, &'a [Arc<str>]>,
-    service_accounts: &'a [Arc<str>],
-    clusters: Vec<&'a ClusterId>,
-    conflicts: Vec<Conflict>,
-    /// The ServiceExports of the service.
-    exports: Vec<Value>,
-    /// Its ServiceImports, by cluster.
-    imports: Vec<Value>,
-}
-
-impl ServiceView<'_> {
-    /// Adds the exports and imports of a service of Kubernetes under its own name or its name in
-    /// the cluster set.
-    pub(super) fn add_sharing(
-        &mut self,
-        domain: &str,
-        shared: &SharedServices,
-        clusters: &[ClusterStatus],
-    ) {
-        let Some((name, rest)) = self.hostname.as_str().split_once('.') else { return };
-        let key = WorkloadKey::new(self.namespace, name);
-        let is_own = |domain| {
-            *self.hostname == Hostname::of_kubernetes_service(name, self.namespace, domain)
-        };
-        if !rest.is_empty() && (is_own(domain) || is_own(CLUSTERSET)) {
-            self.exports = imports::exports(shared, &key);
-            self.imports = imports::imports(clusters, &key);
-        }
+/// Adds the exports and imports of a service of Kubernetes under its own name or its name in the
+/// cluster set.
+pub(super) fn add_sharing(
+    service: &mut api::Service,
+    domain: &str,
+    shared: &SharedServices,
+    clusters: &[ClusterStatus],
+) {
+    let Some((name, rest)) = service.hostname.split_once('.') else { return };
+    let namespace = service.namespace.as_str();
+    let key = WorkloadKey::new(namespace, name);
+    let is_own = |domain| {
+        service.hostname == Hostname::of_kubernetes_service(name, namespace, domain).as_str()
+    };
+    if !rest.is_empty() && (is_own(domain) || is_own(CLUSTERSET)) {
+        service.exports = imports::exports(shared, &key);
+        service.imports = imports::imports(clusters, &key);
     }
 }
 
 /// Returns all services, or the one with this host name.
-pub(super) fn services<'a>(
-    context: &'a PushContext,
-    hostname: Option<&str>,
-) -> Vec<ServiceView<'a>> {
+pub(super) fn services(context: &PushContext, hostname: Option<&str>) -> Vec<api::Service> {
     let dropped = dropped_addresses(context);
     let mut all: Vec<_> = context
         .all_services()
@@ -90,56 +59,61 @@ pub(super) fn services<'a>(
         .collect();
     // Definitions that are private to a namespace follow the public one.
     all.sort_by_key(|service| service.hostname());
-    all.into_iter().map(|service| service_view(service.hostname(), service, &dropped)).collect()
+    all.into_iter().map(|service| service_view(service, &dropped)).collect()
 }
 
-fn service_view<'a>(
-    hostname: &'a Hostname,
-    service: &'a MergedService,
-    dropped: &[DroppedAddress],
-) -> ServiceView<'a> {
-    let primary = &service.primary;
-    let mut conflicts = service.conflicts.clone();
+fn service_view(service: &MergedService, dropped: &[DroppedAddress]) -> api::Service {
+    let (primary, hostname) = (&service.primary, service.hostname());
+    let mut conflicts: Vec<_> = service.conflicts.iter().map(conflict).collect();
     // A borrowed VIP is dropped at a port if it also belongs to another service of the borrowing
     // cluster, or of a cluster that takes precedence as a lender.
     let mut holders: BTreeMap<&ClusterId, BTreeSet<&ClusterId>> = BTreeMap::new();
     for address in dropped.iter().filter(|one| one.hostname == *hostname) {
         holders.entry(&address.holder_cluster).or_default().insert(&address.vip_source);
     }
-    conflicts.extend(holders.into_iter().map(|(of, vip_sources)| Conflict {
-        field: "clusterVIPs",
-        winner: of.clone(),
-        losers: vip_sources.into_iter().cloned().collect(),
+    conflicts.extend(holders.into_iter().map(|(of, vip_sources)| api::ServiceConflict {
+        field: "clusterVIPs".to_owned(),
+        winner: of.to_string(),
+        losers: texts(vip_sources),
     }));
-    ServiceView {
-        hostname,
-        namespace: primary.namespace.as_str(),
+    let port = |port: &Port| api::ServicePort {
+        name: port.name.to_string(),
+        port: port.number,
+        protocol: port.protocol.as_str().to_owned(),
+    };
+    let prefers = Some(primary.prefers).filter(|prefers| *prefers != Distribution::Any);
+    let external = service.external_addresses();
+    api::Service {
+        hostname: hostname.to_string(),
+        namespace: primary.namespace.to_string(),
         resolution: match &primary.resolution {
-            Resolution::Alias(target) => json!(format!("Alias {target}")),
-            other => json!(other.as_str()),
+            Resolution::Alias(target) => format!("Alias {target}"),
+            other => other.as_str().to_owned(),
         },
-        ports: service
-            .ports()
-            .map(|port| {
-                json!({
-                    "name": port.name,
-                    "port": port.number,
-                    "protocol": port.protocol.as_str(),
-                })
-            })
-            .collect(),
-        cluster_vips: service.vips().collect(),
-        address_ranges: &primary.ranges,
-        traffic_distribution: Some(primary.prefers)
-            .filter(|prefers| *prefers != Distribution::Any)
-            .map(Distribution::as_str),
-        external_addresses: service.external_addresses().collect(),
-        service_accounts: &service.service_accounts,
-        clusters: service.by_cluster.keys().filter(|cluster| !cluster.is_empty()).collect(),
+        ports: service.ports().map(port).collect(),
+        cluster_vips: service.vips().map(|(of, vips)| (of.to_string(), texts(vips))).collect(),
+        address_ranges: texts(primary.ranges.iter()),
+        traffic_distribution: prefers.map(|prefers| prefers.as_str().to_owned()),
+        external_addresses: external.map(|(of, all)| (of.to_string(), texts(all))).collect(),
+        service_accounts: texts(&service.service_accounts),
+        clusters: texts(service.by_cluster.keys().filter(|cluster| !cluster.is_empty())),
         conflicts,
         exports: Vec::new(),
         imports: Vec::new(),
     }
+}
+
+fn conflict(conflict: &Conflict) -> api::ServiceConflict {
+    api::ServiceConflict {
+        field: conflict.field.to_owned(),
+        winner: conflict.winner.to_string(),
+        losers: texts(&conflict.losers),
+    }
+}
+
+/// Formats each item as text.
+fn texts<T: ToString>(items: impl IntoIterator<Item = T>) -> Vec<String> {
+    items.into_iter().map(|item| item.to_string()).collect()
 }
 
 /// Returns borrowed VIPs that collide, for proxies of all clusters.
@@ -156,13 +130,13 @@ fn dropped_addresses(context: &PushContext) -> Vec<DroppedAddress> {
 
 /// Returns the endpoints of one host name: of the public definition, then of definitions that are
 /// private to a namespace. Endpoints that proxies find by name come last.
-pub(super) fn endpoints(context: &PushContext, hostname: &Hostname) -> Vec<Value> {
+pub(super) fn endpoints(context: &PushContext, hostname: &Hostname) -> Vec<api::ServiceEndpoint> {
     let definitions = context.all_services().filter(|service| service.hostname() == hostname);
     definitions.flat_map(|service| [sent(context, service), by_name(service)].concat()).collect()
 }
 
 /// Returns the endpoints that the control plane sends.
-fn sent(context: &PushContext, service: &MergedService) -> Vec<Value> {
+fn sent(context: &PushContext, service: &MergedService) -> Vec<api::ServiceEndpoint> {
     // As proxies see it: a drained cluster has no healthy endpoints.
     let is_drained = |cluster: &ClusterId| {
         context.clusters.clusters.get(cluster).is_some_and(|known| known.mode == Mode::Drain)
@@ -174,22 +148,20 @@ fn sent(context: &PushContext, service: &MergedService) -> Vec<Value> {
     let numbers = service_ports(service);
     service
         .endpoints()
-        .map(|(shard, endpoint, network)| {
-            json!({
-                "address": endpoint.address,
-                "port": endpoint.port,
-                "portName": endpoint.port_name,
-                "servicePorts": numbers.get(&(shard, &**endpoint.port_name)),
-                "cluster": shard.cluster,
-                "network": network,
-                "locality": endpoint.locality.to_string(),
-                "health": health(&shard.cluster, endpoint.health).as_str(),
-                "weight": endpoint.weight,
-                "serviceAccount": endpoint.service_account,
-                "tlsMode": endpoint.tls_mode.as_str(),
-                "workload": endpoint.workload.as_ref().map(|pod| pod.to_string()),
-                "provider": shard.provider.as_str(),
-            })
+        .map(|(shard, endpoint, network)| api::ServiceEndpoint {
+            address: endpoint.address.to_string(),
+            port: endpoint.port,
+            port_name: endpoint.port_name.to_string(),
+            service_ports: numbers.get(&(shard, &**endpoint.port_name)).cloned(),
+            cluster: shard.cluster.to_string(),
+            network: network.to_string(),
+            locality: endpoint.locality.to_string(),
+            health: health(&shard.cluster, endpoint.health).as_str().into(),
+            weight: endpoint.weight,
+            service_account: endpoint.service_account.map(ToString::to_string),
+            tls_mode: endpoint.tls_mode.as_str().to_owned(),
+            workload: endpoint.workload.as_ref().map(|pod| pod.to_string()),
+            provider: shard.provider.as_str().to_owned(),
         })
         .collect()
 }
@@ -207,91 +179,98 @@ fn service_ports(service: &MergedService) -> BTreeMap<(&ShardKey, &str), BTreeSe
 }
 
 /// Returns the endpoints that proxies find by name, for each port. Only ready ones are known.
-fn by_name(service: &MergedService) -> Vec<Value> {
+fn by_name(service: &MergedService) -> Vec<api::ServiceEndpoint> {
     let mut rows = Vec::new();
     let numbers = service_ports(service);
     for shard in &service.shards {
         let Resolution::ByName(by_name) = &shard.service.resolution else { continue };
         for endpoint in &by_name.endpoints {
-            rows.extend(endpoint.ports.iter().map(|(port_name, port)| {
-                json!({
-                    "address": endpoint.address,
-                    "port": port,
-                    "portName": port_name,
-                    "servicePorts": numbers.get(&(&shard.key, &**port_name)),
-                    "cluster": shard.key.cluster,
-                    "network": endpoint.network.clone().unwrap_or_default(),
-                    "locality": endpoint.locality.to_string(),
-                    "health": Health::Healthy.as_str(),
-                    "weight": endpoint.weight,
-                    "serviceAccount": null,
-                    "tlsMode": endpoint.tls_mode.as_str(),
-                    "workload": null,
-                    "provider": shard.key.provider.as_str(),
-                })
+            rows.extend(endpoint.ports.iter().map(|(port_name, port)| api::ServiceEndpoint {
+                address: endpoint.address.to_string(),
+                port: *port,
+                port_name: port_name.to_string(),
+                service_ports: numbers.get(&(&shard.key, &**port_name)).cloned(),
+                cluster: shard.key.cluster.to_string(),
+                network: endpoint.network.clone().unwrap_or_default().to_string(),
+                locality: endpoint.locality.to_string(),
+                health: api::EndpointHealth::Healthy,
+                weight: endpoint.weight,
+                service_account: None,
+                tls_mode: endpoint.tls_mode.as_str().to_owned(),
+                workload: None,
+                provider: shard.key.provider.as_str().to_owned(),
             }));
         }
     }
     rows
 }
 
-/// Renders the parts of the mesh config and the mesh networks that are not active.
-pub(super) fn mesh_problems(problems: &[SourceProblem]) -> Value {
-    problems.iter().map(|one| json!({ "code": one.code, "text": one.text })).collect()
+/// Returns the parts of the mesh config and the mesh networks that are not active.
+pub(super) fn mesh_problems(problems: &[SourceProblem]) -> Vec<api::Problem> {
+    let problem =
+        |one: &SourceProblem| api::Problem { code: one.code.to_owned(), text: one.text.clone() };
+    problems.iter().map(problem).collect()
 }
 
-/// Renders the serving certificate, the CA, and why a newer certificate is not active.
-pub(super) fn certificates(identity: &ServerIdentity) -> Value {
+/// Returns the serving certificate, the CA, and why a newer certificate is not active.
+pub(super) fn certificates(identity: &ServerIdentity) -> api::CertificateStatus {
     let authority = identity.authority.as_ref();
-    json!({
-        "serving": { "expires": rfc3339(identity.serving_not_after) },
-        "authority": authority.map(|authority| json!({
-            "expires": rfc3339(authority.not_after()), "roots": leading(authority),
-        })),
-        "members": identity.members.iter().map(member_authority).collect::<Vec<_>>(),
-        "problem": identity.problem.as_ref().map(problem),
-        "rotation": rotation(identity, SystemTime::now()),
-    })
+    api::CertificateStatus {
+        serving: api::ServingCertificate { expires: rfc3339(identity.serving_not_after) },
+        authority: authority.map(|authority| api::Authority {
+            expires: rfc3339(authority.not_after()),
+            roots: leading(authority),
+        }),
+        members: identity.members.iter().map(member_authority).collect(),
+        problem: identity.problem.as_ref().map(problem),
+        rotation: rotation(identity, SystemTime::now()),
+    }
 }
 
-/// Renders the CA of one member.
-fn member_authority((member, own): (&ClusterId, &MemberAuthority)) -> Value {
+/// Returns the CA of one member.
+fn member_authority((member, own): (&ClusterId, &MemberAuthority)) -> api::MemberAuthority {
     let authority = own.authority.as_ref();
-    json!({
-        "member": member,
-        "directory": own.directory.display().to_string(),
-        "expires": authority.map(|authority| rfc3339(authority.not_after())),
-        "roots": authority.map(|authority| leading(authority)).unwrap_or_default(),
-        "issued": own.issued.load(Ordering::Relaxed),
-        "problem": own.problem.as_ref().map(problem),
-    })
+    api::MemberAuthority {
+        member: member.to_string(),
+        directory: own.directory.display().to_string(),
+        expires: authority.map(|authority| rfc3339(authority.not_after())),
+        roots: authority.map(|authority| leading(authority)).unwrap_or_default(),
+        issued: own.issued.load(Ordering::Relaxed),
+        problem: own.problem.as_ref().map(problem),
+    }
 }
 
 /// Returns the roots that the CA's certificates chain to.
 fn leading(authority: &Authority) -> Vec<String> {
-    authority.leading().iter().map(ToString::to_string).collect()
+    texts(authority.leading())
 }
 
-fn problem(problem: &CertificateProblem) -> Value {
-    json!({ "code": problem.code, "message": problem.message, "since": rfc3339(problem.since) })
+fn problem(problem: &CertificateProblem) -> api::CertificateProblem {
+    api::CertificateProblem {
+        code: problem.code.to_owned(),
+        message: problem.message.clone(),
+        since: rfc3339(problem.since),
+    }
 }
 
-/// Renders the roots of the CA and the progress of a root's replacement.
-fn rotation(identity: &ServerIdentity, now: SystemTime) -> Value {
+/// Returns the roots of the CA and the progress of a root's replacement.
+fn rotation(identity: &ServerIdentity, now: SystemTime) -> api::RootRotation {
     let standings = identity.root_standings(now);
     let root = |root: &RootStanding| {
         let record = root.record.as_ref();
-        let lacks = root.lacks.iter().map(|lack| json!({ "who": lack.who, "fact": lack.fact }));
-        json!({
-            "fingerprint": root.fingerprint.to_string(),
-            "subject": root.life.subject,
-            "ends": rfc3339(root.life.ends),
-            "step": root.step.as_str(),
-            "since": record.map(|record| rfc3339(record.since())),
-            "lastCertificateEnds": record.and_then(RootRecord::last_ends).map(rfc3339),
-            "assumed": record.is_some_and(|record| record.assumed),
-            "lacks": lacks.collect::<Vec<_>>(),
-        })
+        let lacks = root.lacks.iter();
+        let lacks =
+            lacks.map(|lack| api::RootLack { who: lack.who.clone(), fact: lack.fact.clone() });
+        api::AuthorityRoot {
+            fingerprint: root.fingerprint.to_string(),
+            subject: root.life.subject.clone(),
+            ends: rfc3339(root.life.ends),
+            step: root.step.as_str().to_owned(),
+            since: record.map(|record| rfc3339(record.since())),
+            last_certificate_ends: record.and_then(RootRecord::last_ends).map(rfc3339),
+            assumed: record.is_some_and(|record| record.assumed),
+            lacks: lacks.collect(),
+        }
     };
     // A root that is fully distributed and never signs, such as another mesh's, must not hide a
     // rotation in progress.
@@ -304,12 +283,12 @@ fn rotation(identity: &ServerIdentity, now: SystemTime) -> Value {
         }
         (next, _) => (next.and_then(|root| root.step.phase()), next.map(next_step)),
     };
-    json!({
-        "phase": phase.map(|(_, name)| name),
-        "number": phase.map(|(number, _)| number),
-        "next": next,
-        "roots": standings.iter().map(root).collect::<Vec<_>>(),
-    })
+    api::RootRotation {
+        phase: phase.map(|(_, name)| name.into()),
+        number: phase.map(|(number, _)| number),
+        next,
+        roots: standings.iter().map(root).collect(),
+    }
 }
 
 /// Returns the next step for members' CAs that chain to other roots than the mesh's CA.
@@ -349,7 +328,7 @@ fn next_step(root: &RootStanding) -> String {
 
 /// Returns every network with clusters, endpoints or gateways, including gateways that can't be
 /// dialled yet.
-pub(super) fn networks(context: &PushContext) -> Vec<Value> {
+pub(super) fn networks(context: &PushContext) -> Vec<api::Network> {
     let mut clusters: BTreeMap<NetworkId, BTreeSet<&ClusterId>> = BTreeMap::new();
     for cluster in context.network_labels.keys() {
         clusters.entry(context.network_of_cluster(cluster)).or_default().insert(cluster);
@@ -367,55 +346,41 @@ pub(super) fn networks(context: &PushContext) -> Vec<Value> {
             clusters.entry(network.clone()).or_default().insert(cluster);
         }
     }
-    let mut gateways: BTreeMap<NetworkId, Vec<Value>> = BTreeMap::new();
+    let mut gateways: BTreeMap<NetworkId, Vec<api::NetworkGateway>> = BTreeMap::new();
     for gateway in context.networks.iter() {
-        let mut view = json!({
-            "address": gateway.address,
-            "port": gateway.port,
-            "hbonePort": gateway.hbone_port,
-            "cluster": gateway.cluster.clone().unwrap_or_default(),
-            "source": gateway.source.to_string(),
-        });
-        if let Some(hostname) = &gateway.hostname {
-            view["hostname"] = json!(hostname);
-        }
-        if gateway.dead {
-            view["dead"] = json!(true);
-        }
-        if let Some(ttl) = gateway.ttl {
-            view["ttlSeconds"] = json!(ttl.as_secs());
-        }
         clusters.entry(gateway.network.clone()).or_default();
-        gateways.entry(gateway.network.clone()).or_default().push(view);
+        gateways.entry(gateway.network.clone()).or_default().push(api::NetworkGateway {
+            address: gateway.address.to_string(),
+            port: gateway.port,
+            hbone_port: gateway.hbone_port,
+            cluster: gateway.cluster.clone().unwrap_or_default().to_string(),
+            source: gateway.source.to_string(),
+            hostname: gateway.hostname.as_deref().map(str::to_owned),
+            dead: gateway.dead,
+            ttl_seconds: gateway.ttl.map(|ttl| ttl.as_secs()),
+        });
     }
-    let mut pending: BTreeMap<&NetworkId, Vec<Value>> = BTreeMap::new();
+    let mut pending: BTreeMap<&NetworkId, Vec<api::PendingGateway>> = BTreeMap::new();
     for gateway in context.networks.pending() {
         clusters.entry(gateway.network.clone()).or_default();
         let code = match gateway.unserved {
             true => codes::GATEWAY_UNSERVED.id,
             false => codes::GATEWAY_PENDING.id,
         };
-        pending.entry(&gateway.network).or_default().push(json!({
-            "cluster": gateway.cluster.clone().unwrap_or_default(),
-            "source": gateway.source.to_string(),
-            "code": code,
-            "reason": gateway.reason,
-        }));
+        pending.entry(&gateway.network).or_default().push(api::PendingGateway {
+            cluster: gateway.cluster.clone().unwrap_or_default().to_string(),
+            source: gateway.source.to_string(),
+            code: Some(code.to_owned()),
+            reason: gateway.reason.clone(),
+        });
     }
-    clusters
-        .into_iter()
-        .map(|(network, clusters)| {
-            let gateways = gateways.remove(&network).unwrap_or_default();
-            let pending = pending.remove(&network);
-            let mut view =
-                json!({ "network": network, "clusters": clusters, "gateways": gateways });
-            // Gateways that can't be dialled yet, if any.
-            if let Some(pending) = pending {
-                view["pending"] = json!(pending);
-            }
-            view
-        })
-        .collect()
+    let networks = clusters.into_iter().map(|(network, clusters)| api::Network {
+        clusters: texts(clusters),
+        gateways: gateways.remove(&network).unwrap_or_default(),
+        pending: pending.remove(&network).unwrap_or_default(),
+        network: network.to_string(),
+    });
+    networks.collect()
 }
 
 /// Returns the network claims of `cluster`, or of a part of it, that are ignored: because the
@@ -455,7 +420,7 @@ pub(super) fn addresses_in(
     context: &PushContext,
     network: &NetworkId,
     asked: &BTreeSet<IpAddr>,
-) -> Vec<Value> {
+) -> Vec<api::ClusterAddresses> {
     let mut taken: BTreeMap<&ClusterId, BTreeSet<IpAddr>> = BTreeMap::new();
     for service in context.services.values() {
         for (shard, endpoint, of) in service.endpoints() {
@@ -465,13 +430,11 @@ pub(super) fn addresses_in(
             }
         }
     }
-    let rows = taken.into_iter().map(|(cluster, addresses)| {
-        json!({
-            "cluster": cluster,
-            "addresses": addresses.len(),
-            "ranges": ranges(&addresses),
-            "same": asked.intersection(&addresses).collect::<Vec<_>>(),
-        })
+    let rows = taken.into_iter().map(|(cluster, addresses)| api::ClusterAddresses {
+        cluster: cluster.to_string(),
+        addresses: addresses.len(),
+        ranges: texts(ranges(&addresses)),
+        same: texts(asked.intersection(&addresses)),
     });
     rows.collect()
 }

@@ -3,15 +3,17 @@
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
-use serde_json::Value;
 
 use super::access::faults;
 use super::failure::{AdminFailure, AdminResult, bad, pretty};
 use super::sources::{SourcesState, connected, current, served_to};
+use strait_admin_api::{self as api, Access, PolicyExplanation};
 use strait_ads::connections::OpenStream;
 use strait_base::codes;
-use strait_envoy::{ProbedRequest, ProxyConfig, RequestDirection, RequestWalk};
-use strait_explain::{AskedRequest, CredentialFault, PolicyExplanation, explain_policy};
+use strait_envoy::{
+    ProbedRequest, ProxyConfig, RequestDestination, RequestDirection, RequestWalk, RuleName,
+};
+use strait_explain::{AskedRequest, CredentialFault, explain_policy};
 use strait_mesh::push::PushContext;
 use strait_mesh::push::proxy::{inbound_targets, served_in};
 use strait_model::{Proxy, ProxyType};
@@ -93,7 +95,36 @@ pub(super) async fn walked(
         guard(&mut walk, &access);
     }
     walk.notes.extend(refusals(&stream));
-    Ok(pretty(StatusCode::OK, &walk))
+    Ok(pretty(StatusCode::OK, &explanation(walk)))
+}
+
+fn explanation(walk: RequestWalk) -> api::RouteExplanation {
+    let destination = |to: RequestDestination| {
+        let RequestDestination { cluster, subset, weight, endpoints, known } = to;
+        api::RouteDestination { cluster, subset, weight, endpoints, known }
+    };
+    let lost = walk.lost.into_iter();
+    let lost = lost.map(|one| api::LostRule { rule: rule(one.rule), reason: one.reason });
+    api::RouteExplanation {
+        proxy: walk.proxy,
+        listener: walk.listener,
+        chain: walk.chain,
+        route: walk.route,
+        virtual_host: walk.virtual_host,
+        rule: walk.rule.map(rule),
+        lost: lost.collect(),
+        destinations: walk.destinations.into_iter().map(destination).collect(),
+        answer: walk.answer,
+        location: walk.location,
+        outcome: walk.outcome,
+        notes: walk.notes,
+    }
+}
+
+fn rule(name: RuleName) -> api::RouteRule {
+    let RuleName { kind, namespace, name, cluster, index, path, via } = name;
+    let via = via.map(|via| Box::new(rule(*via)));
+    api::RouteRule { kind: kind.to_owned(), namespace, name, cluster, index, path, via }
 }
 
 /// Returns the port of the proxy to which the request is sent explicitly, if any.
@@ -159,7 +190,7 @@ fn guard(walk: &mut RequestWalk, access: &PolicyExplanation) {
     walk.notes.extend(told.map(|one| format!("{}: {}: {}", one.code, one.path, one.text)));
     let is_http = walk.route.is_some();
     let verdict = if is_http { &access.http } else { &access.tcp };
-    if verdict.verdict == "allow" {
+    if verdict.verdict == Access::Allow {
         walk.notes.push(format!("access policies allow it: {}", verdict.by));
         // The decisions of providers are unknown here.
         let asked = verdict.asks.iter();
@@ -177,11 +208,11 @@ fn guard(walk: &mut RequestWalk, access: &PolicyExplanation) {
 fn refusals(stream: &OpenStream) -> Vec<String> {
     let summary = stream.summary();
     let types = ["cds", "eds", "lds", "rds"].into_iter();
-    let refused = types.filter_map(|kind| match &summary["types"][kind]["nack"]["error"] {
-        Value::String(error) => Some(format!(
+    let refused = types.filter_map(|kind| {
+        let error = &summary.types.get(kind)?.nack.as_ref()?.error;
+        Some(format!(
             "the proxy refused the last {kind} response and uses the previous one: {error}"
-        )),
-        _ => None,
+        ))
     });
     refused.collect()
 }

@@ -1,7 +1,6 @@
 //! The source, the inventory, the connection and the credential of a member, as shown in `/debug/clusters`.
 
 use jiff::Timestamp;
-use serde::Serialize;
 
 pub use crate::members::SYSTEM_SOURCE;
 use strait_kube_client::ApiCredential;
@@ -12,8 +11,7 @@ pub const DIRECT: &str = "direct";
 pub const RELAY: &str = "relay";
 
 /// The state of a member in the inventory that it comes from.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InventoryStatus {
     /// The manager that wrote the ClusterProfile.
     pub manager: String,
@@ -26,8 +24,7 @@ pub struct InventoryStatus {
 }
 
 /// The credential that is used to read a cluster.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CredentialStatus {
     /// How it authenticates.
     pub kind: CredentialKind,
@@ -48,8 +45,7 @@ pub struct CredentialStatus {
 }
 
 /// How a credential authenticates.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CredentialKind {
     /// A bearer token in the object.
     Token,

@@ -3,10 +3,9 @@
 use std::fmt;
 
 use jiff::Timestamp;
-use serde::Serialize;
 
 /// A kind whose objects are no longer updated.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutdatedStatus {
     /// The kind in plural, such as `endpointslices`.
     pub kind: &'static str,

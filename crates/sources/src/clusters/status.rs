@@ -8,7 +8,6 @@ use std::time::{Duration, SystemTime};
 
 use ipnet::IpNet;
 use jiff::Timestamp;
-use serde::Serialize;
 
 pub use super::credential_status::{
     CredentialKind, CredentialStatus, DIRECT, InventoryStatus, RELAY, SYSTEM_SOURCE,
@@ -27,9 +26,8 @@ use strait_model::{IgnoredClaim, Mode, NetworkId, SameAddress, SameRange};
 /// reporting. A dead server is noticed within a few more seconds, so that it shows within 20 s.
 pub const STALE_AFTER: Duration = Duration::from_secs(10);
 
-/// One entry of `/debug/clusters` (docs/reference/interface.md).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+/// The status of a member cluster, from which `/debug/clusters` is built.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterStatus {
     /// The cluster ID, or a data key of the Secret that is not a valid ID.
     pub id: String,
@@ -46,8 +44,7 @@ pub struct ClusterStatus {
     pub state: ClusterState,
     /// The reason of the state, with an error code if one applies.
     pub reason: Option<String>,
-    /// When the state began; omitted for [`ClusterState::Live`].
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// When the state began; `None` for [`ClusterState::Live`].
     pub since: Option<Timestamp>,
     /// The network that the Secret fixes; replaced with the effective network where that is known.
     pub network: Option<NetworkId>,
@@ -56,8 +53,6 @@ pub struct ClusterStatus {
     /// The last valid response of the API server.
     pub last_contact: LastContact,
     /// The kinds that its API server no longer lists or watches while it answers other requests.
-    /// Omitted if empty.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub outdated: Vec<OutdatedStatus>,
     /// Number of services.
     pub services: usize,
@@ -66,8 +61,7 @@ pub struct ClusterStatus {
     /// Number of endpoints that at least one connected proxy's network cannot receive. Filled in by
     /// the component that knows the proxies.
     pub withheld: usize,
-    /// Number of withheld endpoints by the code of the reason. Omitted if empty.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    /// Number of withheld endpoints by the code of the reason.
     pub withheld_by: BTreeMap<&'static str, usize>,
     /// Number of Kubernetes objects.
     pub objects: usize,
@@ -75,30 +69,22 @@ pub struct ClusterStatus {
     pub relists: u64,
     /// Number of lists that lacked most of the known objects and were therefore repeated; for the
     /// metrics.
-    #[serde(skip)]
     pub doubts: u64,
     /// Number of failed requests to its API server; for the metrics.
-    #[serde(skip)]
     pub errors: u64,
     /// Duration of the first sync; for the metrics.
-    #[serde(skip)]
     pub sync_took: Option<Duration>,
     /// Claims that it is in a different network than its Secret fixes. Filled in by the component
-    /// that knows them. Omitted if empty.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// that knows them.
     pub ignored_claims: Vec<IgnoredClaim>,
     /// Approximate memory of all its data in bytes, for the metrics; see `budget` in
     /// docs/reference/policy-file.md.
-    #[serde(skip)]
     pub memory_bytes: usize,
     /// The time of the next attempt, while the cluster is in quarantine for misbehaving.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub next_attempt: Option<Timestamp>,
-    /// The mode that an operator requests; omitted by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The mode that an operator requests; `None` by default.
     pub mode: Option<&'static str>,
     /// Whether a newer kubeconfig of its Secret is refused while the previous one is in use.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub kubeconfig_refused: bool,
     /// The credential that is used to read it; `None` if none is used.
     pub credential: Option<CredentialStatus>,
@@ -107,24 +93,18 @@ pub struct ClusterStatus {
     /// The permissions that the reader lacks, such as `list pods`.
     pub missing_rights: Vec<String>,
     /// The clusters whose pods use the same addresses in the same network. Filled in by the
-    /// component that knows them. Omitted if empty.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// component that knows them.
     pub same_addresses: Vec<SameAddress>,
     /// The clusters whose nodes assign pod addresses from the same ranges as its own nodes, in the
-    /// same network. Filled in by the component that knows them. Omitted if empty.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// same network. Filled in by the component that knows them.
     pub same_ranges: Vec<SameRange>,
     /// The ranges from which its nodes assign pod addresses.
-    #[serde(skip)]
     pub pod_ranges: Arc<[IpNet]>,
-    /// How far the mesh's roots have been distributed in it; omitted if none are written.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// How far the mesh's roots have been distributed in it; `None` if none are written.
     pub roots: Option<RootsStatus>,
     /// The ServiceImports of exported services.
-    #[serde(skip)]
     pub imports: Arc<ImportsStatus>,
     /// The owner of the served data, if any; for the component that stores it.
-    #[serde(skip)]
     pub kept: Option<ClusterIdHolder>,
 }
 
@@ -185,8 +165,7 @@ pub struct ClusterIdHolder {
 }
 
 /// The state of a cluster. The states are defined in docs/reference/interface.md.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ClusterState {
     /// The first lists are not complete.
     Syncing,
@@ -785,14 +764,6 @@ mod tests {
             assert!(case.mode != Mode::Drain || !why.contains("in use"), "{why}");
             assert!(why.contains(reason), "{why}");
             assert_eq!(why.is_empty(), reason.is_empty(), "{why}");
-        }
-    }
-
-    #[test]
-    fn states_are_spelled_the_same_everywhere() {
-        for state in ClusterState::ALL {
-            let json = serde_json::to_value(state).expect("a state serialises");
-            assert_eq!(json, state.as_str());
         }
     }
 }

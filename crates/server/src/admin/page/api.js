@@ -6,7 +6,8 @@
 import { setServerTime, setStoredTime } from "./format.js";
 
 /**
- * @typedef {{ value: any, at: number, error: string | null, status: number, took: number, pending: boolean, tag: string | null, missing?: string | null }} Answer
+ * @template [T=any] the response
+ * @typedef {{ value: T, at: number, error: string | null, status: number, took: number, pending: boolean, tag: string | null, missing?: string | null }} Answer
  */
 
 /** Milliseconds between refreshes without an event stream, or while the page shows something that changes without an event. */
@@ -67,8 +68,9 @@ export function start(listener) {
 
 /**
  * Returns the last answer to `path`, or `undefined` before the first one. The current drawing then needs the path.
- * @param {string} path
- * @returns {Answer | undefined}
+ * @template {string} P
+ * @param {P} path
+ * @returns {Answer<import("./admin-api.js").ResponseTo<P>> | undefined}
  */
 export function get(path) {
   wanted.add(path);

@@ -14,7 +14,6 @@ import { badge, table } from "./table.js";
 export function clustersPage({ place, redraw, go }) {
   const needs = ["/debug/clusters"];
   const answer = api.get("/debug/clusters");
-  /** @type {any[]} */
   const all = answer?.value ?? [];
   if (answer?.value) note(all, answer.at);
   const [id] = place.parts;
@@ -58,7 +57,7 @@ export function clustersPage({ place, redraw, go }) {
   };
 }
 
-/** @param {string} id @param {any[]} rows @param {string[]} needs @returns {View} */
+/** @param {string} id @param {import("./admin-api.js").Cluster[]} rows @param {string[]} needs @returns {View} */
 function one(id, rows, needs) {
   const [row, ...standbys] = rows;
   return {

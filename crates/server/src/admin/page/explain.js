@@ -40,7 +40,7 @@ export function why(row, byItself) {
 /** @param {any} row */
 export const sent = (row) => (row.via ? `${row.sent} ${row.via === "direct" ? "direct" : `via ${row.via}`}` : "0");
 
-/** Returns the proxies to choose from, each name once. @param {any[]} proxies */
+/** Returns the proxies to choose from, each name once. @param {import("./admin-api.js").Proxy[]} proxies */
 export const choices = (proxies) => [...new Set(proxies.map(proxyPlace))].sort();
 
 /** @param {Context} context @returns {View} */
@@ -71,7 +71,7 @@ export function explainPage({ place, redraw, go }) {
 
 /**
  * @param {Record<string, string>} given
- * @param {any[]} proxies @param {any[]} services
+ * @param {import("./admin-api.js").Proxy[]} proxies @param {import("./admin-api.js").Service[]} services
  * @param {(hash: string) => void} go
  */
 function form(given, proxies, services, go) {
@@ -104,7 +104,7 @@ function form(given, proxies, services, go) {
     Object.entries(lists).map(([name, values]) => h("datalist", { id: `known-${name}` }, values.map((value) => h("option", { value })))));
 }
 
-/** Returns links to a few explanations, as examples. @param {any[]} proxies @param {any[]} services */
+/** Returns links to a few explanations, as examples. @param {import("./admin-api.js").Proxy[]} proxies @param {import("./admin-api.js").Service[]} services */
 function examples(proxies, services) {
   const pairs = choices(proxies).slice(0, 3).flatMap((proxy) => services.slice(0, 3).map((one) => [proxy, one.hostname]));
   if (pairs.length === 0) return h("section", { class: "card notice" }, h("h2", {}, "Nothing to explain"), h("p", {}, "No proxy is connected, or there is no service yet."));
@@ -113,7 +113,7 @@ function examples(proxies, services) {
 }
 
 /**
- * @param {any} answer @param {any[]} proxies @param {string} asked @param {string} address @param {string} path
+ * @param {any} answer @param {import("./admin-api.js").Proxy[]} proxies @param {string} asked @param {string} address @param {string} path
  * @param {() => void} redraw
  */
 function explanation(answer, proxies, asked, address, path, redraw) {

@@ -21,7 +21,6 @@ export const proxyHref = (proxy) => `#/proxies/${encodeURIComponent(proxy.key)}`
 /** @param {Context} context @returns {View} */
 export function proxiesPage({ place, redraw, go }) {
   const needs = ["/debug/proxies"];
-  /** @type {any[]} */
   const all = api.get("/debug/proxies")?.value ?? [];
     // Acknowledgements cause no event.
   if (all.some((row) => proxyState(row) === "waits")) api.expect();

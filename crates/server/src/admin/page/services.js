@@ -15,7 +15,6 @@ const serviceHref = (host) => `#/services/${encodeURIComponent(host)}`;
 /** @param {Context} context @returns {View} */
 export function servicesPage({ place, redraw, go }) {
   const needs = ["/debug/services"];
-  /** @type {any[]} */
   const all = api.get("/debug/services")?.value ?? [];
   const [host] = place.parts;
   if (host) return one(host, all.find((row) => row.hostname === host), place.query, redraw, go);

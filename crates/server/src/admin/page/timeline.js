@@ -49,7 +49,6 @@ export function timelinePage(context) {
   const { place, redraw, go } = context;
   const cards = rolloutCards(context);
   const needs = ["/debug/events"];
-  /** @type {any[]} */
   const all = [...(api.get("/debug/events")?.value ?? [])].reverse();
     // Answers of proxies cause no event.
   if (all.some((row) => row.waiting > 0 && now() - Date.parse(row.at) < 60_000)) api.expect();

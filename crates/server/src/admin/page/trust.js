@@ -21,14 +21,13 @@ const STEPS = {
 /** @param {Context} context @returns {View} */
 export function trustPage({ redraw }) {
   const needs = ["/debug/clusters", "/debug/certificates"];
+  /** @type {Partial<import("./admin-api.js").CertificateStatus>} */
   const own = api.get("/debug/certificates")?.value ?? {};
-  /** @type {any[]} */
   const clusters = api.get("/debug/clusters")?.value ?? [];
-  const tokens = clusters.filter((one) => one.credential?.expires).map((one) => ({ ...one.credential, name: one.id, at: Date.parse(one.credential.expires) })).sort((a, b) => a.at - b.at);
+  const tokens = clusters.flatMap((one) => one.credential?.expires ? [{ ...one.credential, name: one.id, at: Date.parse(one.credential.expires) }] : []).sort((a, b) => a.at - b.at);
   const soon = tokens.filter((one) => one.endsSoon).length;
-  const certificates = [["Serving certificate", own.serving], ["Signing certificate", own.authority]].filter(([, one]) => one)
-    .map(([name, one]) => ({ name, expires: one.expires, at: Date.parse(one.expires), endsSoon: Date.parse(one.expires) - now() < SOON, renewsItself: name === "Serving certificate" && Boolean(own.authority) }));
-  /** @type {any[]} */
+  const certificates = [{ name: "Serving certificate", one: own.serving }, { name: "Signing certificate", one: own.authority }]
+    .flatMap(({ name, one }) => one ? [{ name, expires: one.expires, at: Date.parse(one.expires), endsSoon: Date.parse(one.expires) - now() < SOON, renewsItself: name === "Serving certificate" && Boolean(own.authority) }] : []);
   const roots = own.rotation?.roots ?? [];
   /** @type {Map<string, string[]>} */
   const domains = new Map();
@@ -37,7 +36,7 @@ export function trustPage({ redraw }) {
     title: "Trust", needs, command: ["strait", "cluster", "list", "-o", "wide"],
     lead: tokens.length ? badge(soon ? { tone: "bad", icon: "clock", rank: 1 } : { tone: "good", icon: "ok", rank: 0 }, soon ? `${plural(soon, "token ends", "tokens end")} soon` : `${plural(tokens.length, "token")}, none ends soon`) : null,
     body: () => [
-      own.problem && h("section", { class: "card bad", role: "note" }, h("h2", {}, icon("bad"), "A newer certificate or key is not in use"), h("p", {}, `${own.problem.code}: ${own.problem.message}`),
+      own.problem != null && h("section", { class: "card bad", role: "note" }, h("h2", {}, icon("bad"), "A newer certificate or key is not in use"), h("p", {}, `${own.problem.code}: ${own.problem.message}`),
         h("p", { class: "fine" }, `for ${age(own.problem.since)}; help: `, h("code", {}, `strait help ${own.problem.code}`))),
       h("h2", {}, "Certificates of the control plane"),
       axis("When certificates end; the table below has the same data", certificates),
@@ -56,7 +55,7 @@ export function trustPage({ redraw }) {
         { header: "May lack it", cell: (one) => one.lacks.map((/** @type {any} */ lack) => h("p", {}, `${lack.who}: ${lack.fact}`)) },
         { header: "Ends in", cell: (one) => until(one.ends) },
       ], roots, redraw),
-      own.rotation?.phase && h("p", { class: "fine" }, `Phase ${own.rotation.number} of 4, ${own.rotation.phase}. Next: ${own.rotation.next}. `, h("code", {}, "strait certs status")),
+      own.rotation?.phase != null && h("p", { class: "fine" }, `Phase ${own.rotation.number} of 4, ${own.rotation.phase}. Next: ${own.rotation.next}. `, h("code", {}, "strait certs status")),
       h("h2", {}, "Tokens for the clusters' API servers"),
       tokens.length === 0
         ? h("section", { class: "card notice" }, h("h2", {}, "No token expires"), h("p", {}, "The control plane reads clusters with client certificates, or with tokens that don't expire. ", h("code", {}, "strait cluster rotate NAME"), " creates a token that expires."))

@@ -8,8 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
-
 use super::judge::{RootsContent, RootsMap};
 use strait_kube_client::{ApiError, Keyed, NamespacedName, WatchEvent};
 
@@ -22,8 +20,7 @@ const WINDOW: Duration = Duration::from_secs(600);
 const NAMED: usize = 3;
 
 /// How far the roots have been distributed in one cluster.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RootsStatus {
     /// Number of namespaces that need the roots.
     pub namespaces: usize,
@@ -32,12 +29,10 @@ pub struct RootsStatus {
     /// Number of namespaces with another writer's roots there.
     pub foreign: usize,
     /// The first of these namespaces.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub foreign_first: Vec<String>,
     /// Number of these namespaces that have Strait's roots in `strait-ca-root-cert`.
     pub beside: usize,
     /// The missing permission, if any.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub denied: Option<String>,
 }
 
