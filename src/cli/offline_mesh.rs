@@ -167,6 +167,7 @@ impl OfflineMesh {
             system_namespace: system_namespace.to_owned(),
             config_cluster: Some(ClusterId::from(CLUSTER)),
             allow_direct_cross_network: false,
+            headless_pods_max: 1000,
             metadata: EndpointMetadata::Lean,
             cluster_aliases: [].into(),
         }))

@@ -14,7 +14,7 @@ use super::failure::{CommandFailure, CommandResult, Exit};
 use super::list::QueryArgs;
 use super::output::{self, Format, clean, listed, text};
 use strait_admin_api::{ProxyTotals, ScopePreview};
-use strait_xds::names::OutboundName;
+use strait_xds::names::hostname_of;
 
 /// Maximum number of different names of each kind. Further names are not names of services.
 const NAMES_MAX: usize = 20_000;
@@ -71,8 +71,8 @@ impl SeenCalls {
                 names.insert(name);
             }
         };
-        if let Some((host, ..)) = OutboundName::parts(cluster) {
-            put(&mut self.hosts, host.to_owned());
+        if let Some(host) = hostname_of(cluster) {
+            put(&mut self.hosts, host.to_string());
             put(&mut self.names, name.unwrap_or_default());
             return;
         }
@@ -271,15 +271,20 @@ mod tests {
             ("BlackHoleCluster", ""),
             ("", "web.other:9080"),
             ("outbound|443||db.shop.svc.cluster.local", ""),
+            ("remote|9092|west|queue.shop.svc.cluster.local", ""),
             ("outbound|443||db.shop.svc.cluster.local", "[2001:db8::1]:443"),
         ] {
             seen.take(call(cluster, authority));
         }
         let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         let expected = SeenCalls {
-            outbound: 6,
+            outbound: 7,
             inbound: 2,
-            hosts: set(&["web.shop.svc.cluster.local", "db.shop.svc.cluster.local"]),
+            hosts: set(&[
+                "web.shop.svc.cluster.local",
+                "db.shop.svc.cluster.local",
+                "queue.shop.svc.cluster.local",
+            ]),
             names: set(&["web", "[2001:db8::1]"]),
             passed: set(&["api.example", "10.0.0.1:443", "web.other"]),
         };

@@ -51,6 +51,7 @@ mod probed;
 mod purge;
 mod relay;
 mod relayed;
+mod remote_pods;
 mod replicas;
 mod restart;
 mod restored;

@@ -314,8 +314,29 @@ impl Server {
         proxy: &Proxy,
         options: ClientOptions,
     ) -> Result<XdsClient, XdsConnectError> {
+        self.open_node(tls, proxy.node(), options).await
+    }
+
+    /// Connects a proxy with this certificate and node.
+    pub(crate) async fn open_node(
+        &self,
+        tls: Arc<ClientConfig>,
+        node: Node,
+        options: ClientOptions,
+    ) -> Result<XdsClient, XdsConnectError> {
         let channel = channel(self.bound.xds, "localhost", tls).await?;
-        XdsClient::open(channel, proxy.node(), options, &self.clients).await
+        XdsClient::open(channel, node, options, &self.clients).await
+    }
+
+    /// Connects a proxy that answers its workload's DNS queries.
+    pub(crate) async fn connect_resolving(&self, setup: &Setup, proxy: &Proxy) -> XdsClient {
+        let mut node = proxy.node();
+        let captures = ProtoValue { kind: Some(Kind::StringValue("true".to_owned())) };
+        let metadata = node.metadata.get_or_insert_default();
+        metadata.fields.insert("DNS_CAPTURE".to_owned(), captures);
+        let tls = setup.certificate(proxy.namespace, proxy.account);
+        let opened = self.open_node(tls, node, ClientOptions::default()).await;
+        opened.unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// Runs `strait` with this server.

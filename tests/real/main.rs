@@ -41,6 +41,7 @@ mod one_by_one;
 mod outages;
 mod outside;
 mod process;
+mod remote_pods;
 mod renewal;
 mod rig_check;
 mod rollout;
@@ -126,6 +127,7 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("requests_follow_rules_that_change_under_load", Mesh(steering::run)),
     ("weights_that_canary_tools_patch_under_load_lose_no_request", Mesh(canary::run)),
     ("failing_pod_behind_a_gateway_does_not_eject_its_network", Mesh(gateway_ejection::run)),
+    ("pods_of_a_headless_service_are_reached_one_by_one_in_both_networks", Both(remote_pods::run)),
     ("gateways_move_and_clusters_are_drained_under_load", Both(moving::run)),
     ("individually_sent_virtual_hosts_change_under_load", Both(one_by_one::run)),
     ("service_metrics_equal_the_counted_requests", Both(service_metrics::run)),

@@ -54,7 +54,7 @@ use strait_mesh::timeline::Receipt;
 use strait_model::dirty::{Dirty, Wildcards};
 use strait_model::{NodeError, Proxy, VirtualHostDelivery};
 use strait_proto::envoy::envoy::config::core::v3::Node;
-use strait_xds::names::OutboundName;
+use strait_xds::names::hostname_of;
 use strait_xds::request::AdsRequest;
 use strait_xds::resource::{ResourceSource, ResourceType};
 use strait_xds::secrets::SECRET;
@@ -376,8 +376,7 @@ impl Stream {
         let now = SystemTime::now();
         let response = if withdrawn {
             let is_known = |name: &str| {
-                let name = OutboundName::parse(name);
-                name.is_some_and(|name| context.services.contains_key(&name.hostname))
+                hostname_of(name).is_some_and(|host| context.services.contains_key(&host))
             };
             session.next_assignments(&mut proxy_config, is_known, RESPONSE_BYTES, now)?
         } else {

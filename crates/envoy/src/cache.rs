@@ -21,6 +21,7 @@ use strait_mesh::network::Networks;
 use strait_mesh::push::PushContext;
 use strait_mesh::push::addresses::ListenAddresses;
 use strait_mesh::push::proxy::{east_west_port, served_in};
+use strait_mesh::push::remote_pods::ServicePods;
 use strait_mesh::push::view::{ViewDependencies, ViewKey};
 use strait_model::mesh_config::MeshConfig;
 use strait_model::policy::Policy;
@@ -344,6 +345,7 @@ pub(super) struct ServiceInputs {
     clusters: Arc<KnownClusters>,
     policy: Arc<Policy>,
     rules: RulesForHost,
+    remote_pods: Option<Arc<ServicePods>>,
 }
 
 impl ServiceInputs {
@@ -355,6 +357,7 @@ impl ServiceInputs {
             clusters: Arc::clone(&context.clusters),
             policy: Arc::clone(&context.policy),
             rules: context.traffic.destination_rules.of(service.hostname().as_str()),
+            remote_pods: context.remote_pods.of(service.hostname()).cloned(),
         }
     }
 
@@ -365,6 +368,7 @@ impl ServiceInputs {
             && Arc::ptr_eq(&self.mesh, &context.mesh)
             && Arc::ptr_eq(&self.clusters, &context.clusters)
             && Arc::ptr_eq(&self.policy, &context.policy)
+            && self.remote_pods.as_ref() == context.remote_pods.of(service.hostname())
             && self
                 .rules
                 .are_current_for(&context.traffic.destination_rules, service.hostname().as_str())
@@ -379,6 +383,7 @@ impl PartialEq for ServiceInputs {
             && Arc::ptr_eq(&self.clusters, &other.clusters)
             && Arc::ptr_eq(&self.policy, &other.policy)
             && self.rules == other.rules
+            && self.remote_pods == other.remote_pods
     }
 }
 

@@ -6,6 +6,7 @@ mod gateway_ejection;
 mod http_options;
 mod inbound;
 mod policy;
+mod remote_pods;
 mod tls;
 
 use std::borrow::Cow;
@@ -193,11 +194,13 @@ impl ClusterInputs<'_> {
         let is_client = self.view.role == Role::Client;
         let is_usable = |part: &ServicePart<'_>| part.policy.can_be_used_by(self.form.kind);
         let parts = parts.filter(|part| !is_client || is_usable(part));
-        match self.view.role {
+        let mut clusters: Vec<_> = match self.view.role {
             Role::Gateway if !is_exported(self.context, service) => Vec::new(),
             Role::Gateway => parts.map(|part| self.passthrough(service, &part)).collect(),
             Role::Client => parts.filter_map(|part| self.for_client(service, &part)).collect(),
-        }
+        };
+        clusters.extend(self.for_remote_pods(service));
+        clusters
     }
 
     fn for_client(&self, service: &MergedService, part: &ServicePart<'_>) -> Option<Resource> {
@@ -218,7 +221,10 @@ impl ClusterInputs<'_> {
     fn balanced(&self, service: &MergedService, part: &ServicePart<'_>) -> Resource {
         let name = part.name(service);
         let uses_mtls = self.uses_auto_mtls() && service.may_accept_mtls;
-        self.finished(service, self.to_any_endpoint(self.eds(&name), uses_mtls, service, part))
+        self.finished(
+            service,
+            self.to_any_endpoint(self.eds(name.to_string()), uses_mtls, service, part),
+        )
     }
 
     /// Returns a cluster of endpoints whose names the proxy resolves, and of pods. No gateway
@@ -303,7 +309,7 @@ impl ClusterInputs<'_> {
             cluster_discovery_type: Some(ClusterDiscoveryType::Type(DiscoveryType::Static.into())),
             eds_cluster_config: None,
             load_assignment: Some(assignment),
-            ..self.eds(&name)
+            ..self.eds(name.to_string())
         };
         let cluster = if on_host { cluster } else { self.by_dns(cluster, by_name.just_then) };
         let cluster = self.to_any_endpoint(cluster, uses_mtls, service, part);
@@ -439,7 +445,7 @@ impl ClusterInputs<'_> {
             lb_policy: cluster::cluster::LbPolicy::RoundRobin.into(),
             lb_config: None,
             outlier_detection: Some(gateway_ejection::of_unreachable_pods()),
-            ..self.eds(&name)
+            ..self.eds(name.to_string())
         };
         policy::limit(&mut cluster, policy, self.context.mesh.tcp_keepalive);
         self.finished(service, cluster)
@@ -505,7 +511,7 @@ impl ClusterInputs<'_> {
         istio_filters::naming(named, &self.context.settings.domain, readers, cluster)
     }
 
-    fn eds(&self, name: &OutboundName) -> cluster::Cluster {
+    fn eds(&self, name: String) -> cluster::Cluster {
         use core::config_source::ConfigSourceSpecifier::Ads;
 
         use cluster::cluster::{
@@ -513,7 +519,7 @@ impl ClusterInputs<'_> {
             LeastRequestLbConfig,
         };
         cluster::Cluster {
-            name: name.to_string(),
+            name,
             cluster_discovery_type: Some(ClusterDiscoveryType::Type(DiscoveryType::Eds.into())),
             eds_cluster_config: Some(EdsClusterConfig {
                 eds_config: Some(core::ConfigSource {

@@ -115,6 +115,9 @@ impl SharedResources<'_> {
                     ..view
                 };
             }
+            if context.remote_pods.of(service.hostname()).is_some() {
+                view.network = whole.network.clone();
+            }
             let by_name = matches!(service.primary.resolution, Resolution::ByName(_));
             let form = form.projected(by_name, abroad && marks_gateways);
             let key = (service.hostname().clone(), view.clone(), form.clone(), abroad);

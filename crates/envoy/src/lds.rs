@@ -11,6 +11,7 @@ mod ingress;
 mod merged;
 mod outbound;
 mod parts;
+mod remote_pods;
 mod ruled;
 mod settings;
 #[cfg(test)]
@@ -24,6 +25,7 @@ pub(super) use self::outbound::shared;
 pub(super) use self::parts::{
     RetryOn, bool_value, catch_all_host, everything, path_normalization, retries, route_to,
 };
+pub(super) use self::remote_pods::pod_server_name;
 pub(super) use self::ruled::{ConnectionRules, ConnectionSubset, MatchMisfit, RuledMatch};
 pub(super) use self::settings::{ConnectionLimits, PodListenerKey, TrafficSettings};
 use super::class::{Class, ListenerFormat};
@@ -149,5 +151,5 @@ pub(super) fn gateway(
     let settings = TrafficSettings::for_mesh(&context.mesh)
         .logging(context, proxies, CallEnd::Server)
         .in_form(form, PatchPlace::Gateway);
-    gateway::listener(context, &settings, (view.ipv4, view.ipv6), port).into_iter().collect()
+    gateway::listener(context, &settings, view, port).into_iter().collect()
 }

@@ -65,6 +65,7 @@ pub use self::walk::{
 use strait_mesh::aggregate::MergedService;
 use strait_mesh::push::authorizers::Authorizers;
 use strait_mesh::push::ingress::IngressOutline;
+use strait_mesh::push::named_pods::gateways_to;
 use strait_mesh::push::proxy::inbound_targets;
 use strait_mesh::push::subset::SubsetFilter;
 use strait_mesh::push::view::{Role, ViewKey};
@@ -73,7 +74,7 @@ use strait_model::{NetworkId, Proxy, ProxyType, VirtualHostDelivery};
 use strait_rules::traffic::route::HttpRule;
 use strait_rules::traffic::virtual_service_selection::RoutedService;
 use strait_xds::list::SharedList;
-use strait_xds::names::{OutboundName, port_number};
+use strait_xds::names::{OutboundName, RemotePodsName, port_number};
 use strait_xds::resource::{All, Resource, ResourceSource, ResourceType};
 use strait_xds::virtual_hosts;
 
@@ -235,8 +236,21 @@ impl<'a> ProxyConfig<'a> {
         }
     }
 
+    /// Returns the gateways to the pods of a headless service in another network.
+    fn gateways_to_pods(&self, name: &RemotePodsName) -> Option<Resource> {
+        let pods = self.context.remote_pods.of(&name.hostname)?;
+        let pods = pods.clusters.get(&name.cluster)?;
+        let gateways = gateways_to(self.context, &self.view, &name.cluster, pods);
+        let name = name.to_string();
+        let bytes = eds::encoded(&name, eds::Modes::Unstated, &gateways);
+        Some(Resource::new(&*name, bytes))
+    }
+
     fn assignment(&self, name: &str) -> Arc<Resource> {
         let context = self.context;
+        if let Some(remote) = RemotePodsName::parse(name) {
+            return Arc::new(self.gateways_to_pods(&remote).unwrap_or_else(|| eds::empty(name)));
+        }
         let found = OutboundName::parts(name)
             .and_then(|(host, port, subset, sni)| Some((self.service(host)?, port, subset, sni)));
         let Some((service, port, subset, sni)) = found else {

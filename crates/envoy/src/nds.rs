@@ -56,9 +56,9 @@ struct Called<'a> {
 }
 
 /// The addresses of a headless service's pods: all addresses, and the addresses of pods with a DNS
-/// name below the service's, by that name.
+/// name below the service's, by that name. Directly reachable pods precede pods in other networks.
 struct PodNames {
-    all: BTreeSet<IpAddr>,
+    all: Vec<IpAddr>,
     named: BTreeMap<String, BTreeSet<IpAddr>>,
 }
 
@@ -118,7 +118,7 @@ impl<'a> NameTableInputs<'a> {
     /// Adds the pods of a headless service, under the service's name and under their own names.
     fn add_pods(&self, service: &MergedService, called: Called<'a>, entries: &mut Vec<Entry<'a>>) {
         let PodNames { all, named } = self.pod_names(service);
-        entries.push(Entry { host: called.host.into(), ips: all.into_iter().collect(), called });
+        entries.push(Entry { host: called.host.into(), ips: all, called });
         entries.extend(named.into_iter().map(|(name, addresses)| Entry {
             host: format!("{name}.{}", called.host).into(),
             ips: addresses.into_iter().collect(),
@@ -152,11 +152,42 @@ impl<'a> NameTableInputs<'a> {
             }
         }
         let named = named.into_iter().map(|(name, (_, addresses))| (name, addresses)).collect();
-        PodNames { all, named }
+        let mut names = PodNames { all: all.into_iter().collect(), named };
+        self.add_remote_pods(service, &mut names);
+        names
+    }
+
+    /// Adds the virtual addresses of pods in other networks. Under a name of the set, these are all
+    /// pods. Under the service's own name, a pod is only added if it is in one remote cluster and no
+    /// pod of that name is reachable directly. The name of the service stays unchanged, so that a
+    /// client that uses any pod does not suddenly use another region.
+    fn add_remote_pods(&self, service: &MergedService, names: &mut PodNames) {
+        let Some(pods) = self.context.remote_pods.of(service.hostname()) else { return };
+        let home = self.context.network_of_cluster(&self.view.cluster);
+        let remote = pods.outside(&home).filter(|(_, pods)| pods.network != self.view.network);
+        if !self.view.ipv4 {
+            return;
+        }
+        let is_of_set = service.hostname().is_of_set();
+        let mut found: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new();
+        for (cluster, pods) in remote {
+            if is_of_set {
+                names.all.extend(pods.addresses());
+            }
+            for (pod, address) in pods.named() {
+                let Some(name) = self.name_below(service, cluster, pod) else { continue };
+                found.entry(name).or_default().push(address);
+            }
+        }
+        for (name, addresses) in found {
+            if let [only] = addresses[..] {
+                names.named.entry(name).or_insert_with(|| [only].into());
+            }
+        }
     }
 
     /// Returns the name of a pod below the service's name, if it has one. Under a name of the set, it
-    /// contains the name of the cluster (KEP-1645).
+    /// contains the name of the cluster.
     fn pod_name(
         &self,
         service: &MergedService,
@@ -168,9 +199,20 @@ impl<'a> NameTableInputs<'a> {
         if pod.subdomain.as_ref() != Some(&service.primary.name) {
             return None;
         }
+        self.name_below(service, cluster, &key.name)
+    }
+
+    /// Returns the name of a pod below the service's name. Under a name of the set, it contains the
+    /// name of the cluster (KEP-1645).
+    fn name_below(
+        &self,
+        service: &MergedService,
+        cluster: &ClusterId,
+        pod: &str,
+    ) -> Option<String> {
         match service.hostname().is_of_set() {
-            true => Some(format!("{}.{}", key.name, self.set_names.get(cluster)?)),
-            false => Some(key.name.to_string()),
+            true => Some(format!("{pod}.{}", self.set_names.get(cluster)?)),
+            false => Some(pod.to_owned()),
         }
     }
 

@@ -22,6 +22,7 @@ mod by_name;
 mod config;
 mod lines;
 mod peer_findings;
+mod remote_pods;
 mod scope;
 mod standing;
 mod trial;
@@ -650,11 +651,16 @@ impl Decision<'_> {
                 "in network {network}: an east-west gateway forwards into its own network only, {}",
                 quoted(&self.view.network)
             ),
-            WithheldReason::HeadlessElsewhere => format!(
-                "in network {network}, the proxy is in {}: {} is headless, so each pod is reached at its own address, and a gateway has one address for all pods",
-                quoted(&self.view.network),
-                self.service.hostname()
-            ),
+            WithheldReason::HeadlessElsewhere => {
+                let (pod, at) = ((self.service, &self.shard.cluster), (endpoint, self.network));
+                let naming = remote_pods::naming(self.context, self.view, pod, at);
+                format!(
+                    "in network {network}, the proxy is in {}: {} is headless, so each pod is reached at its own address, and a gateway has one address for all pods{}",
+                    quoted(&self.view.network),
+                    self.service.hostname(),
+                    naming.map(|naming| format!("; {naming}")).unwrap_or_default()
+                )
+            }
             WithheldReason::NoGateway => format!(
                 "network {network} has no gateway: label a Service with topology.istio.io/network, or name one in meshNetworks"
             ),

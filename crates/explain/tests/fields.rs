@@ -255,6 +255,7 @@ impl Mesh {
             system_namespace: ROOT.to_owned(),
             config_cluster: Some(ClusterId::from(CLUSTER)),
             allow_direct_cross_network: false,
+            headless_pods_max: 1000,
             metadata: EndpointMetadata::Lean,
             cluster_aliases: [].into(),
         }));

@@ -15,6 +15,7 @@ pub fn settings() -> Arc<FixedSettings> {
         system_namespace: "strait-system".into(),
         config_cluster: None,
         allow_direct_cross_network: false,
+        headless_pods_max: 1000,
         metadata: Default::default(),
         cluster_aliases: Default::default(),
     })

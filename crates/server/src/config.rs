@@ -306,6 +306,10 @@ pub struct ServeArgs {
     )]
     pub allow_direct_cross_network: bool,
 
+    /// Maximum number of pods of headless services that the gateways of a network forward to by name, per cluster
+    #[arg(long, env = "STRAIT_HEADLESS_PODS_MAX", value_name = "N", default_value = "1000")]
+    pub headless_pods_max: usize,
+
     /// Apply a Gateway only to routers of its own namespace, as PILOT_SCOPE_GATEWAY_TO_NAMESPACE does
     #[arg(
         long,

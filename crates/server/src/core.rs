@@ -78,6 +78,7 @@ impl Core {
             system_namespace: args.namespace.clone(),
             config_cluster,
             allow_direct_cross_network: args.allow_direct_cross_network,
+            headless_pods_max: args.headless_pods_max,
             metadata: args.endpoint_metadata(),
             cluster_aliases: args.cluster_alias.iter().cloned().collect(),
         }));

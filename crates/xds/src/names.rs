@@ -1,10 +1,10 @@
 //! Names of upstream clusters: `outbound|PORT|SUBSET|HOST`, and the equivalent form that is valid
-//! as an SNI.
+//! as an SNI; and `remote|PORT|CLUSTER|HOST`, for pods that are reached by name through gateways.
 
 use std::fmt;
 use std::sync::Arc;
 
-use strait_model::Hostname;
+use strait_model::{ClusterId, Hostname};
 
 /// The name of the upstream cluster for one port of one service, or for one of its subsets.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -83,9 +83,59 @@ impl fmt::Display for OutboundName {
     }
 }
 
+/// The name of a client's upstream cluster for one port of a headless service in a cluster of
+/// another network, `remote|PORT|CLUSTER|HOST`. Its endpoints are the gateways of that network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RemotePodsName {
+    /// The hostname of the service.
+    pub hostname: Hostname,
+    /// The port of the service.
+    pub port: u16,
+    /// The cluster with the pods.
+    pub cluster: ClusterId,
+}
+
+impl RemotePodsName {
+    /// Parses a name. Returns `None` for any other text.
+    pub fn parse(name: &str) -> Option<Self> {
+        let (port, rest) = name.strip_prefix("remote|")?.split_once('|')?;
+        let (cluster, hostname) = rest.split_once('|')?;
+        if cluster.is_empty() || hostname.is_empty() || hostname.contains('|') {
+            return None;
+        }
+        let (hostname, cluster) = (hostname.into(), cluster.into());
+        Some(Self { hostname, port: port_number(port)?, cluster })
+    }
+}
+
+impl fmt::Display for RemotePodsName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "remote|{}|{}|{}", self.port, self.cluster, self.hostname)
+    }
+}
+
+/// Returns the hostname of the service to which the name of an upstream cluster refers.
+pub fn hostname_of(name: &str) -> Option<Hostname> {
+    let remote = || RemotePodsName::parse(name).map(|name| name.hostname);
+    OutboundName::parse(name).map(|name| name.hostname).or_else(remote)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn name_of_remote_pods_parses_what_it_writes() {
+        let name = "remote|5432|a.b|db.shop.svc.cluster.local";
+        let parsed = RemotePodsName::parse(name).expect("a name");
+        assert_eq!((parsed.port, parsed.cluster.as_str()), (5432, "a.b"));
+        assert_eq!(parsed.to_string(), name);
+        assert_eq!(hostname_of(name), Some(parsed.hostname));
+        for other in ["remote|80||a", "remote|080|a|b", "remote|80|a|", "remote|80|a|b|c", "x"] {
+            assert_eq!(RemotePodsName::parse(other), None, "{other}");
+            assert_eq!(hostname_of(other), None, "{other}");
+        }
+    }
 
     #[test]
     fn both_forms_parse_what_they_write() {

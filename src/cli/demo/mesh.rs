@@ -398,6 +398,7 @@ fn serve_args(folder: &Path, address: IpAddr) -> ServeArgs {
         stale_after: STALE_AFTER,
         cluster_removal_grace: LIMIT,
         allow_direct_cross_network: false,
+        headless_pods_max: 1000,
         scope_gateway_to_namespace: false,
         join_virtual_services: false,
         write_status: false,

@@ -8,7 +8,7 @@ use super::{AdmittedStream, Stream};
 use crate::shared::ServerShared;
 use strait_base::lock::lock;
 use strait_mesh::push::subscription_index::{Subscription, SubscriptionIndex};
-use strait_xds::names::OutboundName;
+use strait_xds::names::hostname_of;
 use strait_xds::resource::ResourceType;
 use strait_xds::session::Session;
 
@@ -45,8 +45,7 @@ impl AdmittedStream {
             |all: &mut dyn Iterator<Item = &Arc<str>>| -> Vec<Arc<str>> { all.cloned().collect() };
         subscription.watch_lists(self.lists);
         subscription.watch_routes(&names(&mut session.routes()), &[]);
-        let hostname = |name: &str| OutboundName::parse(name).map(|name| name.hostname);
-        subscription.watch(&names(&mut session.assignments()), hostname);
+        subscription.watch(&names(&mut session.assignments()), hostname_of);
         subscription
     }
 }

@@ -1,7 +1,7 @@
 //! Decides which subscribed names refer to services.
 
 use strait_mesh::push::PushContext;
-use strait_xds::names::OutboundName;
+use strait_xds::names::{OutboundName, hostname_of};
 use strait_xds::resource::ResourceType;
 
 /// Returns whether a name of a type refers to a service.
@@ -10,7 +10,7 @@ pub(super) fn is_of_service(context: &PushContext, kind: ResourceType, name: &st
         |host: &str| context.services.get(host).is_some() || context.private.get(host).is_some();
     match kind {
         ResourceType::Endpoint | ResourceType::Cluster => {
-            OutboundName::parts(name).is_some_and(|(host, ..)| is_known(host))
+            hostname_of(name).is_some_and(|host| is_known(host.as_str()))
         }
         ResourceType::Route => {
             let host = name.rsplit_once(':').map(|(host, _)| host);

@@ -10,7 +10,7 @@ use crate::budgets::{Charge, Refused};
 use strait_base::hash::SecretHasher;
 use strait_mesh::push::PushContext;
 use strait_model::dirty::Wildcards;
-use strait_xds::names::OutboundName;
+use strait_xds::names::hostname_of;
 use strait_xds::resource::ResourceType;
 use strait_xds::session::SubscriptionDelta;
 
@@ -26,8 +26,7 @@ impl AdmittedStream {
         self.charge(context, subscription_delta).map_err(|why| uncharged(&why))?;
         let SubscriptionDelta { assignments, routes, .. } = subscription_delta;
         self.subscription.forget(&assignments.dropped);
-        let hostname = |name: &str| OutboundName::parse(name).map(|name| name.hostname);
-        self.subscription.watch(&assignments.new, hostname);
+        self.subscription.watch(&assignments.new, hostname_of);
         self.subscription.watch_routes(&routes.new, &routes.dropped);
         if std::mem::replace(&mut self.lists, lists) != lists {
             self.subscription.watch_lists(lists);

@@ -43,11 +43,14 @@ A gateway only receives endpoints in its network. A second hop would hide loops,
 would have to trust the second.";
 
     /// explain: network.
-    HEADLESS_ELSEWHERE = "STR0407", "pods of a headless service are unreachable from another network",
-        "Give the service a cluster IP, or a second Service with one, for clients in other networks.", "\
+    HEADLESS_ELSEWHERE = "STR0407", "pods of a headless service are unreachable from another network by their addresses",
+        "Connect to the name of a pod, if the explanation states one. Otherwise give the service a cluster IP, or a
+second Service with one, for clients in other networks.", "\
 A client of a headless service selects a pod by its address, and its proxy forwards to it. A gateway has one
 address for all its pods, and a pod's own address may belong to another workload in the client's network.
-Pods in the client's own network are reached as before.";
+Pods of a StatefulSet are reached by their names, for example db-0.db.shop.svc.cluster.local, if the client's
+proxy has an IPv4 address and answers the workload's DNS queries, and the other network has a gateway. A
+cluster's pods beyond --headless-pods-max are not. Pods in the client's own network are reached as before.";
 
     /// explain: mtls.
     AUTO_MTLS_OFF = "STR0408", "proxies use plain text according to the mesh config, but gateways only accept mTLS",

@@ -4,15 +4,15 @@
 use std::collections::BTreeSet;
 
 use super::parts::{
-    Families, chain, found, listening_on, refused_connection_logs, tcp_limited, tls_inspector,
-    wildcards,
+    chain, found, listening_on, refused_connection_logs, tcp_limited, tls_inspector, wildcards,
 };
+use super::remote_pods::gateway_chains;
 use super::settings::MESH_ALPN;
 use super::{ConnectionLimits, TrafficSettings};
 use crate::encode;
 use strait_mesh::push::PushContext;
 use strait_mesh::push::subset::subset_names;
-use strait_mesh::push::view::is_exported;
+use strait_mesh::push::view::{ViewKey, is_exported};
 use strait_model::{Protocol, Resolution};
 use strait_proto::envoy::envoy::config::core::v3::TrafficDirection;
 use strait_proto::envoy::envoy::config::listener::v3 as listener;
@@ -27,15 +27,17 @@ const ATTEMPTS: u16 = 3;
 /// refuses a listener without filter chains.
 ///
 /// It has one chain for each port of an exported service, and one for each subset that the
-/// DestinationRule of the service's owner defines. Other connections match no chain and are closed.
+/// DestinationRule of the service's owner defines. For the single pods of a headless service, it has
+/// one chain for each port and cluster. Other connections match no chain and are closed.
 /// (docs/reference/interface.md, "Networks".)
 pub(super) fn listener(
     context: &PushContext,
     settings: &TrafficSettings,
-    families: Families,
+    view: &ViewKey,
     port: u16,
 ) -> Option<Resource> {
     let mut names = BTreeSet::new();
+    let mut pod_chains = Vec::new();
     for service in context.services.values().filter(|service| is_exported(context, service)) {
         if matches!(service.primary.resolution, Resolution::Alias(_)) {
             continue;
@@ -48,9 +50,11 @@ pub(super) fn listener(
         for port in service.ports().filter(|port| port.protocol != Protocol::Udp) {
             let name = OutboundName::sni(service.hostname().clone(), port.number);
             names.extend(subsets.iter().map(|subset| name.clone().of_subset(subset).to_string()));
+            let target = (&**service, port);
+            pod_chains.extend(gateway_chains(context, settings, &view.network, target));
         }
     }
-    let filter_chains: Vec<_> = names
+    let mut filter_chains: Vec<_> = names
         .into_iter()
         .map(|sni| {
             let matches = listener::FilterChainMatch {
@@ -65,7 +69,8 @@ pub(super) fn listener(
     if filter_chains.is_empty() {
         return None;
     }
-    let addresses = wildcards(families);
+    filter_chains.extend(pod_chains);
+    let addresses = wildcards((view.ipv4, view.ipv6));
     let name = format!("{}_{port}", addresses.first()?);
     let listener = listener::Listener {
         filter_chains,

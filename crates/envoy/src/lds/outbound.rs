@@ -12,6 +12,7 @@
 //! | undeclared | `VIP_PORT` | the route `HOST:PORT` for HTTP, otherwise the upstream cluster |
 //! | undeclared, for an address range | chains of `0.0.0.0_PORT` for HTTP, for other plain text and for the rest | as for a VIP |
 //! | HTTP_PROXY, of a Sidecar | `ADDRESS_PORT` | the route `http_proxy.PORT` |
+//! | any, of a headless service in other networks | chains of `0.0.0.0_PORT`, or of the first listener | the gateways, with the pod in the SNI |
 //! | headless, not HTTP | `POD_PORT` for each directly reachable pod | as for a VIP |
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -26,6 +27,7 @@ use super::parts::{
     is_transparent, listening_on, routes_named, tcp, tcp_limited, tls_inspector, to_port, to_range,
     wildcards,
 };
+use super::remote_pods::client_chains;
 use super::ruled::{ConnectionRules, NamedChain, RuledConnections, completed};
 use super::{ConnectionLimits, PodListenerKey, TrafficSettings};
 use crate::cds::BLACK_HOLE;
@@ -74,6 +76,8 @@ pub(crate) fn shared(
     let scope = context.traffic.scope(&class.namespace, &class.selection);
     let elsewhere = scope.addresses(form.interception);
     let mut placed: BTreeMap<u16, PlacedPort<'_>> = BTreeMap::new();
+    let network = context.network_of_cluster(&class.cluster);
+    let mut remote: BTreeMap<u16, Vec<(&MergedService, &Port)>> = BTreeMap::new();
     for (service, vips) in &addresses.services {
         let is_addressed = is_addressed(context, class, service);
         for (number, service, port) in wanted_ports((context, class), scope, service) {
@@ -81,6 +85,9 @@ pub(crate) fn shared(
             if elsewhere.contains_key(&number) {
                 placed.entry(number).or_insert(PlacedPort::new(service, port)).add(port);
                 continue;
+            }
+            if context.remote_pods.of(service.hostname()).is_some() {
+                remote.entry(number).or_default().push((service, port));
             }
             if !is_http || is_addressed {
                 for vip in vips.iter().filter(|vip| vip.has(number)) {
@@ -116,6 +123,15 @@ pub(crate) fn shared(
     }
     let is_free = |port: &u16| !reserved.contains(port) && !AGENT_PORTS.contains(port);
     any_address.retain(|port, _| is_free(port));
+    let mut other_ports = Vec::new();
+    for (number, services) in remote.into_iter().filter(|(port, _)| is_free(port) && ipv4) {
+        let wanted = any_address.get_mut(&number);
+        let destination_port = wanted.is_none().then_some(number);
+        let chains = services.into_iter().flat_map(|service| {
+            client_chains(context, &settings, &network, service, destination_port)
+        });
+        wanted.map_or(&mut other_ports, |wanted| &mut wanted.remote_pods).extend(chains);
+    }
     // Envoy refuses a response that contains a listener it cannot open.
     let is_open = |port: u16| {
         let listens = elsewhere.get(&port).is_some_and(|at| at.listens);
@@ -126,7 +142,7 @@ pub(crate) fn shared(
     let is_handed_over = form.interception != Interception::None;
     let mut listeners = Vec::new();
     if is_handed_over {
-        listeners.extend(arrival(&settings, families, form.interception));
+        listeners.extend(arrival(&settings, families, form.interception, other_ports));
     }
     listeners.extend(
         placed.iter().filter_map(|(number, port)| port.listener(rules, elsewhere[number], *number)),
@@ -246,18 +262,19 @@ fn name(address: IpAddr, port: u16) -> String {
 }
 
 /// Returns the listener for redirected connections. It handles connections that no other listener
-/// accepts.
+/// accepts, including those to pods of headless services in other networks.
 fn arrival(
     settings: &TrafficSettings,
     families: Families,
     interception: Interception,
+    remote_pods: Vec<listener::FilterChain>,
 ) -> Option<listener::Listener> {
     let port = settings.outbound_port;
     // Without this chain, a connection to the listener's own port would loop.
     let guard = chain("virtualOutbound-blackhole", Some(to_port(port)), tcp(settings, BLACK_HOLE));
     Some(listener::Listener {
         use_original_dst: bool_value(true),
-        filter_chains: vec![guard],
+        filter_chains: std::iter::once(guard).chain(remote_pods).collect(),
         default_filter_chain: Some(unknown("virtualOutbound-catchall-tcp", settings)),
         traffic_direction: TrafficDirection::Outbound.into(),
         transparent: is_transparent(interception),
@@ -286,6 +303,8 @@ struct AnyAddress<'a> {
     /// A service without an address whose clients do not send SNI. It receives the remaining
     /// connections.
     rest: Option<(&'a MergedService, &'a Port)>,
+    /// The chains for pods of headless services in other networks.
+    remote_pods: Vec<listener::FilterChain>,
 }
 
 impl AnyAddress<'_> {
@@ -315,6 +334,7 @@ impl AnyAddress<'_> {
         for (range, services) in &self.ranges {
             chains.extend(self.at_range(rules, &name, *range, services));
         }
+        chains.extend(self.remote_pods.iter().cloned());
         let named = self.by_name(rules);
         let mut needs_names = chains.iter().any(is_named);
         needs_names |= !named.is_empty();

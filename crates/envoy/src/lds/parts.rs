@@ -334,7 +334,7 @@ pub(super) fn http(manager: &hcm::HttpConnectionManager) -> listener::Filter {
     network_filter("envoy.filters.network.http_connection_manager", manager)
 }
 
-fn network_filter<M: Message + Name>(name: &str, config: &M) -> listener::Filter {
+pub(super) fn network_filter<M: Message + Name>(name: &str, config: &M) -> listener::Filter {
     listener::Filter {
         name: name.into(),
         config_type: Some(listener::filter::ConfigType::TypedConfig(any(config))),
@@ -571,6 +571,6 @@ pub(crate) fn bool_value(value: bool) -> Option<BoolValue> {
     Some(BoolValue { value })
 }
 
-fn number(port: u16) -> UInt32Value {
+pub(super) fn number(port: u16) -> UInt32Value {
     UInt32Value { value: port.into() }
 }

@@ -49,7 +49,7 @@ impl NameTableInputs<'_> {
         hosts: &mut BTreeMap<Arc<str>, NameInfo>,
     ) {
         let PodNames { all, named } = self.pod_names(service);
-        self.add(service, "", all.into_iter().collect(), in_full, hosts);
+        self.add(service, "", all, in_full, hosts);
         for (name, addresses) in named {
             self.add(service, &format!("{name}."), addresses.into_iter().collect(), in_full, hosts);
         }

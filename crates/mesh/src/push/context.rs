@@ -9,6 +9,7 @@ use std::sync::Arc;
 use imbl::OrdMap;
 
 use super::aliases::ServiceAliases;
+use super::remote_pods::RemotePods;
 use crate::aggregate::{AssignNetwork, AssignedEndpoints, Bar, MergedService, SameAddresses};
 use crate::network::{Networks, PlacedBy, network_of};
 use strait_model::mesh_config::{MeshConfig, MeshNetworks};
@@ -38,6 +39,9 @@ pub struct FixedSettings {
     pub config_cluster: Option<ClusterId>,
     /// Whether endpoints in a network without a gateway are reached directly, as in Istio.
     pub allow_direct_cross_network: bool,
+    /// The maximum number of pods of headless services in a cluster that are reached by name from
+    /// other networks.
+    pub headless_pods_max: usize,
     /// The endpoint metadata that proxies receive.
     pub metadata: EndpointMetadata,
     /// Alternative names under which proxies may refer to a cluster.
@@ -92,6 +96,8 @@ pub struct PushContext {
     /// The traffic configuration for proxies of clusters that have active traffic objects of their
     /// own. It replaces `traffic` for these proxies.
     pub own_traffic: OrdMap<ClusterId, Arc<Traffic>>,
+    /// The pods of headless services that are reached by name from other networks.
+    pub remote_pods: RemotePods,
     /// The machines that clusters describe.
     pub vms: OrdMap<ClusterId, Arc<VmWorkloads>>,
 }

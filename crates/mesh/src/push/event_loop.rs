@@ -34,6 +34,7 @@ use super::context::{FixedSettings, NetworkAssignment, Private, PushContext};
 use super::debounce::Debounce;
 use super::joins::Joins;
 pub use super::loop_counters::LoopCounters;
+use super::remote_pods::RemotePods;
 use super::scope::ChangeImpact;
 use super::subscription_index::{ChangedItem, Changes, SubscriptionIndex};
 use super::withholding::{MeasureRules, RuleBytes, WithholdingInputs};
@@ -163,6 +164,8 @@ pub struct MeshState {
     networks_stale: bool,
     all_hosts_stale: bool,
     vms_stale: bool,
+    /// Pods of headless services that are reached by name from other networks.
+    remote_pods: RemotePods,
     is_synced: bool,
     complete: bool,
 }
@@ -206,6 +209,7 @@ impl MeshState {
             networks_stale: true,
             all_hosts_stale: false,
             vms_stale: false,
+            remote_pods: RemotePods::default(),
             is_synced: false,
             complete: false,
         }
@@ -366,6 +370,7 @@ impl MeshState {
             || self.editions_stale
             || self.all_rules().any(RulesInUse::is_dirty)
             || self.access.is_stale()
+            || self.remote_pods.is_awaiting()
             || !self.touched_reach.is_empty()
             || !self.touched.is_empty()
     }
@@ -384,6 +389,7 @@ impl MeshState {
             || self.editions_stale
             || self.all_rules().any(RulesInUse::is_dirty)
             || self.access.is_stale()
+            || self.remote_pods.is_awaiting()
             || !self.touched.objects.is_empty()
     }
 
@@ -439,6 +445,7 @@ impl MeshState {
         let private = self.private.values().flat_map(|private| private.values());
         let services = self.services.values().chain(private);
         touched.note(services, reads_more, &mut changes);
+        self.refresh_remote_pods(&mut changes);
         self.note_rules(changes)
     }
 
@@ -490,31 +497,6 @@ impl MeshState {
         });
         self.edition_versions = versions.collect();
         Some((Arc::new(context), changes))
-    }
-
-    /// Updates the pods of clusters whose pods changed.
-    fn refresh_workloads(&mut self, touched: &AggregateChanges) {
-        let pod_clusters = touched.workloads.iter().map(|(cluster, _)| cluster);
-        let mut last = None;
-        for cluster in touched.placements.iter().chain(pod_clusters) {
-            if last.replace(cluster) == Some(cluster) {
-                continue;
-            }
-            match self.aggregate.workloads(cluster) {
-                Some(pods) => self.workloads.insert(cluster.clone(), pods.clone()),
-                None => self.workloads.remove(cluster),
-            };
-        }
-    }
-
-    /// Updates the facts of clusters.
-    fn refresh_facts<'a>(&mut self, touched: impl Iterator<Item = &'a ClusterId>) {
-        for cluster in touched {
-            match self.aggregate.facts(cluster) {
-                Some(facts) => self.facts.insert(cluster.clone(), facts.clone()),
-                None => self.facts.remove(cluster),
-            };
-        }
     }
 
     /// Recomputes the gateways if any of their inputs changed.

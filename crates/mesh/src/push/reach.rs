@@ -21,6 +21,7 @@ pub fn same_before_ports(versions: [&PushContext; 2], host: &Hostname) -> bool {
         // Different gateways or cluster modes can affect other proxies.
         && Arc::ptr_eq(&before.networks, &now.networks)
         && Arc::ptr_eq(&before.clusters, &now.clusters)
+        && before.remote_pods.is_same(&now.remote_pods, host)
         && then.0 == since.0
         && then.1.eq(since.1)
         && old.zip(new).all(|(old, new)| old.same_before_ports(new))
@@ -81,6 +82,7 @@ impl RuleDifference {
     pub fn of([before, now]: [&PushContext; 2], hosts: &BTreeSet<Hostname>) -> Self {
         let same = |host: &Hostname| {
             definitions(before, host).map(Arc::as_ptr).eq(definitions(now, host).map(Arc::as_ptr))
+                && before.remote_pods.is_same(&now.remote_pods, host)
         };
         let has_same_services = Arc::ptr_eq(&before.mesh, &now.mesh)
             && Arc::ptr_eq(&before.clusters, &now.clusters)

@@ -75,6 +75,24 @@ pub fn service_behind<'a>(
     })
 }
 
+/// Returns the gateways through which a proxy reaches endpoints of `cluster` in another network.
+pub(super) fn reachable_gateways<'a>(
+    context: &'a PushContext,
+    view: &ViewKey,
+    network: &NetworkId,
+    cluster: &ClusterId,
+) -> Vec<&'a ResolvedGateway> {
+    let reachable = |gateways: &'a [ResolvedGateway]| -> Vec<&'a ResolvedGateway> {
+        gateways.iter().filter(|gateway| view.supports_address(gateway.address)).collect()
+    };
+    let gateways = reachable(context.networks.gateways_for(network, cluster));
+    if gateways.is_empty() {
+        // Other gateways of the network also replace gateways of an unsupported address family.
+        return reachable(context.networks.all_for(network));
+    }
+    gateways
+}
+
 /// Decides about one endpoint of `service` that `shard` contributes and that is in `network`.
 ///
 /// # Errors
@@ -263,14 +281,7 @@ impl<'a, 'v> Reach<'a, 'v> {
         if has_no_gateway && context.settings.allow_direct_cross_network {
             return;
         }
-        let reachable = |gateways: &'a [ResolvedGateway]| -> Vec<&'a ResolvedGateway> {
-            gateways.iter().filter(|gateway| view.supports_address(gateway.address)).collect()
-        };
-        self.gateways = reachable(gateways);
-        if self.gateways.is_empty() {
-            // Other gateways of the network also replace gateways of an unsupported address family.
-            self.gateways = reachable(context.networks.all_for(network));
-        }
+        self.gateways = reachable_gateways(context, view, network, cluster);
         self.needs_mtls = Some(WithheldReason::PlainText);
         self.path = if !public {
             // The gateway has no filter chain for the service, so connections would fail there.

@@ -103,7 +103,9 @@ pub(super) fn unaffected_views(
 fn plain<'a>(context: &'a PushContext, host: &Hostname) -> Option<&'a MergedService> {
     let service = context.services.get(host)?;
     let is_plain = ViewDependencies::of(context, service) == ViewDependencies::default()
-        && !context.traffic.is_by_namespace(host.as_str());
+        && !context.traffic.is_by_namespace(host.as_str())
+        // The gateways to its pods are assignments, too.
+        && context.remote_pods.of(host).is_none();
     (is_plain && !context.private.contains_key(host)).then_some(service)
 }
 

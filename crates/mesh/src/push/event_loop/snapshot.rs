@@ -1,4 +1,5 @@
-//! Creates the current version of the mesh from the state of the event loop.
+//! Creates the current version of the mesh from the state of the event loop, and updates parts of
+//! it.
 
 use std::sync::Arc;
 
@@ -6,7 +7,10 @@ use imbl::OrdMap;
 
 use super::MeshState;
 use super::ruled::ClusterOverrides;
+use crate::aggregate::AggregateChanges;
 use crate::push::context::PushContext;
+use crate::push::named_pods::{may_differ, next_pods};
+use crate::push::subscription_index::{ChangedItem, Changes};
 use strait_model::ClusterId;
 use strait_rules::traffic::Traffic;
 
@@ -42,7 +46,45 @@ impl MeshState {
             configuration: Arc::clone(&self.configuration),
             traffic: Arc::clone(&self.rules.traffic),
             own_traffic: self.own_traffic(),
+            remote_pods: self.remote_pods.clone(),
             vms: self.joins.vms().clone(),
+        }
+    }
+
+    /// Computes the pods that are reached by name from other networks again if `changes` may affect
+    /// them, and records the services whose pods differ.
+    pub(super) fn refresh_remote_pods(&mut self, changes: &mut Changes) {
+        let context = self.context();
+        if !may_differ(&self.remote_pods, &context, changes) {
+            return;
+        }
+        let next = next_pods(&self.remote_pods, &context, changes, self.version == 0);
+        changes.deps.extend(next.differing(&self.remote_pods).cloned().map(ChangedItem::Members));
+        self.remote_pods = next;
+    }
+
+    /// Updates the pods of clusters whose pods changed.
+    pub(super) fn refresh_workloads(&mut self, touched: &AggregateChanges) {
+        let pod_clusters = touched.workloads.iter().map(|(cluster, _)| cluster);
+        let mut last = None;
+        for cluster in touched.placements.iter().chain(pod_clusters) {
+            if last.replace(cluster) == Some(cluster) {
+                continue;
+            }
+            match self.aggregate.workloads(cluster) {
+                Some(pods) => self.workloads.insert(cluster.clone(), pods.clone()),
+                None => self.workloads.remove(cluster),
+            };
+        }
+    }
+
+    /// Updates the facts of clusters.
+    pub(super) fn refresh_facts<'a>(&mut self, touched: impl Iterator<Item = &'a ClusterId>) {
+        for cluster in touched {
+            match self.aggregate.facts(cluster) {
+                Some(facts) => self.facts.insert(cluster.clone(), facts.clone()),
+                None => self.facts.remove(cluster),
+            };
         }
     }
 }

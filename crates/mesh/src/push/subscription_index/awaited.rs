@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use super::{Changes, ProxyLocation};
+use super::{ChangedItem, Changes, ProxyLocation};
 use crate::timeline::{Delivery, Receipt};
 use strait_model::ProxyType;
 use strait_model::dirty::Wildcard;
 
 impl Changes {
     /// Returns a receipt for the stream. Receipts of east-west gateways whose inbound configuration
-    /// changed are awaited. Ingress gateways need no wait: they process everything when their
+    /// changed are awaited, including upstream clusters of single pods. Ingress gateways need no wait: they process everything when their
     /// Gateways or rules change, and no traffic from another network passes through them.
     pub(super) fn receipt(
         &self,
@@ -19,10 +19,11 @@ impl Changes {
     ) -> Receipt {
         let is_router = stand.is_some_and(|stand| stand.proxy.kind == ProxyType::Router);
         let seen = if is_router { self.seen_by(stream, stand) } else { None };
-        if seen.is_some_and(|seen| seen.lists.contains(Wildcard::Listeners)) {
-            delivery.awaited_receipt()
-        } else {
-            delivery.receipt()
-        }
+        let changes_pods = || self.deps.iter().any(|one| matches!(one, ChangedItem::Members(_)));
+        let is_awaited = seen.is_some_and(|seen| {
+            seen.lists.contains(Wildcard::Listeners)
+                || (seen.lists.contains(Wildcard::Clusters) && changes_pods())
+        });
+        if is_awaited { delivery.awaited_receipt() } else { delivery.receipt() }
     }
 }

@@ -1,0 +1,115 @@
+//! Filter chains for connections to pods of headless services in other networks. A client's chain
+//! writes the pod's virtual address into the server name (SNI), and a gateway's chain selects the
+//! pod's upstream cluster by it.
+//! (docs/contributing/decisions/0065-headless-services-across-networks.md)
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::TrafficSettings;
+use super::parts::{chain, found, network_filter, number, tcp, to_range};
+use super::settings::MESH_ALPN;
+use crate::cds::BLACK_HOLE;
+use strait_mesh::aggregate::MergedService;
+use strait_mesh::push::PushContext;
+use strait_mesh::push::remote_pods::RemoteClusterPods;
+use strait_model::{ClusterId, Hostname, NetworkId, Port};
+use strait_proto::envoy::envoy::config::core::v3 as core;
+use strait_proto::envoy::envoy::config::listener::v3 as listener;
+use strait_proto::envoy::envoy::extensions::filters::common::set_filter_state::v3 as filter_state;
+use strait_proto::envoy::envoy::extensions::filters::network::set_filter_state::v3 as set_filter_state;
+use strait_proto::envoy::envoy::extensions::filters::network::sni_cluster::v3::SniCluster;
+use strait_xds::names::{OutboundName, RemotePodsName};
+
+/// The filter state from which Envoy takes the SNI of an upstream connection.
+const SERVER_NAME: &str = "envoy.network.upstream_server_name";
+
+/// Returns the part of the SNI that follows the virtual address of a pod.
+pub(crate) fn pod_server_name(cluster: &ClusterId, host: &Hostname, port: u16) -> String {
+    format!("{cluster}.{}", OutboundName::sni(host.clone(), port))
+}
+
+/// Returns the chains of a client for the pods of a service in networks other than `network`. With
+/// a `destination_port`, they match only connections to that port.
+pub(super) fn client_chains(
+    context: &PushContext,
+    settings: &TrafficSettings,
+    network: &NetworkId,
+    (service, port): (&MergedService, &Port),
+    destination_port: Option<u16>,
+) -> Vec<listener::FilterChain> {
+    let host = service.hostname();
+    let Some(pods) = context.remote_pods.of(host) else { return Vec::new() };
+    let chains = pods.outside(network).flat_map(|(cluster, pods)| {
+        let (host, cluster) = (host.clone(), cluster.clone());
+        let server_name = pod_server_name(&cluster, &host, port.number);
+        let upstream = RemotePodsName { hostname: host, port: port.number, cluster };
+        let forward = tcp(settings, &upstream.to_string());
+        let matches = |range: IpNet| listener::FilterChainMatch {
+            destination_port: destination_port.map(number),
+            ..to_range(range)
+        };
+        let name = |range: IpNet| match destination_port {
+            Some(port) => format!("{range}_{port}"),
+            None => range.to_string(),
+        };
+        let (any_pod, single_pods) = ranges(pods);
+        let any_pod = chain(name(any_pod), Some(matches(any_pod)), forward.clone());
+        let mut one_pod = chain(name(single_pods), Some(matches(single_pods)), forward);
+        one_pod.filters.insert(0, naming_pod(&server_name));
+        [any_pod, one_pod]
+    });
+    chains.collect()
+}
+
+/// Returns the address of any pod, which is the narrower range, and the range of single pods.
+fn ranges(pods: &RemoteClusterPods) -> (IpNet, IpNet) {
+    let (first, length) = pods.range();
+    let range = |address: IpAddr, length| IpNet::new_assert(address, length);
+    (range(pods.any_pod(), 32), range(first, length))
+}
+
+/// Returns a filter that writes the address to which the client connected into the SNI.
+fn naming_pod(server_name: &str) -> listener::Filter {
+    use core::substitution_format_string::Format;
+    use filter_state::filter_state_value::{Key, Value};
+    let text = format!("%DOWNSTREAM_LOCAL_ADDRESS_WITHOUT_PORT%.{server_name}");
+    let source = core::DataSource {
+        specifier: Some(core::data_source::Specifier::InlineString(text)),
+        ..Default::default()
+    };
+    let format = core::SubstitutionFormatString {
+        format: Some(Format::TextFormatSource(source)),
+        ..Default::default()
+    };
+    let value = filter_state::FilterStateValue {
+        key: Some(Key::ObjectKey(SERVER_NAME.into())),
+        value: Some(Value::FormatString(format)),
+        ..Default::default()
+    };
+    let config = set_filter_state::Config { on_new_connection: vec![value], ..Default::default() };
+    network_filter("envoy.filters.network.set_filter_state", &config)
+}
+
+/// Returns the chains of a gateway in `network` for single pods at one port of a service. The SNI
+/// is the name of the pod's upstream cluster, so an unknown pod's connection is closed.
+pub(super) fn gateway_chains(
+    context: &PushContext,
+    settings: &TrafficSettings,
+    network: &NetworkId,
+    (service, port): (&MergedService, &Port),
+) -> Vec<listener::FilterChain> {
+    let host = service.hostname();
+    let Some(pods) = context.remote_pods.of(host) else { return Vec::new() };
+    let chains = pods.inside(network).map(|(cluster, _)| {
+        let sni = format!("*.{}", pod_server_name(cluster, host, port.number));
+        let matches =
+            listener::FilterChainMatch { server_names: vec![sni.clone()], ..found("", &MESH_ALPN) };
+        let mut chain = chain(sni, Some(matches), tcp(settings, BLACK_HOLE));
+        let by_sni = network_filter("envoy.filters.network.sni_cluster", &SniCluster {});
+        chain.filters.insert(0, by_sni);
+        chain
+    });
+    chains.collect()
+}
