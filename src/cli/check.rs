@@ -34,7 +34,7 @@ use serde_json::Value;
 use self::certificates::{of_certificates, of_root};
 use self::finding::{note, problem};
 pub(super) use self::inputs::CheckInputs;
-use self::process::{of_process, of_streams};
+use self::process::{of_process, of_replica, of_streams};
 use super::client::AdminClient;
 use super::cluster::{api, is_well, same_addresses, same_range, yielded};
 use super::failure::{CommandFailure, CommandResult, Exit};
@@ -291,7 +291,7 @@ fn looked(answers: &CheckInputs, category: &str) -> Option<String> {
 
 /// Returns the findings about the root certificates that a cluster's workloads receive.
 fn of_roots(roots: &ClusterRoots, object: &str) -> Vec<Value> {
-    let ClusterRoots { namespaces, current, foreign, foreign_first, beside, denied } = roots;
+    let ClusterRoots { namespaces, current, foreign, foreign_first, beside, denied, .. } = roots;
     let mut found = Vec::new();
     if let Some(denied) = denied {
         let lack = namespaces.saturating_sub(*current);
@@ -443,8 +443,9 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
     }
     found.extend(objects::unpatched(&answers.proxies));
     found.extend(objects::of_objects(&answers.config, &answers.sources));
-    found.extend(of_process(&answers.push));
-    found.extend(of_streams(&answers.push));
+    found.extend(of_process(&answers.push, "process"));
+    found.extend(of_streams(&answers.push, "proxies"));
+    found.extend(answers.other_processes.iter().flat_map(|(name, push)| of_replica(name, push)));
     found.extend(answers.push.roots.iter().filter_map(of_root));
     found.extend(of_certificates(&answers.certificates));
     found.extend(replicas::findings(&answers.replicas));
@@ -615,6 +616,10 @@ mod tests {
             ),
             push: typed(json!({ "descriptors": { "limit": 96, "open": 90 },
                           "connectionProblems": [{ "code": "STR0518", "text": "9 of 9" }] })),
+            other_processes: vec![(
+                "strait-b".to_owned(),
+                typed(json!({ "connectionProblems": [{ "code": "STR0517", "text": "4 of 4" }] })),
+            )],
             hold: sent(json!({ "held": { "configuration": "0123456789abcdef", "waiting": 1 } })),
             rollout: sent(json!({ "running": { "configuration": "0123456789abcdef" } })),
             waits: None,
@@ -674,10 +679,11 @@ mod tests {
                 "STR1001 Gateway/n/g",
                 "STR0810 process",
                 "STR0518 proxies",
+                "STR0517 replica/strait-b",
             ]
         );
         let told = &problems(&answers)[0];
-        assert!(!told["next"].as_str().expect("text").contains("ID"), "{problem}");
+        assert!(!told["next"].as_str().expect("text").contains("ID"), "{told}");
         let passed =
             render(&answers, &json!([]), &["clusters", "networks"], &Show::default(), &LOOK);
         assert_eq!(
@@ -692,7 +698,7 @@ mod tests {
             held.as_object_mut()
                 .expect("made so")
                 .extend(more.as_object().cloned().unwrap_or_default());
-            of_process(&typed(json!({ "descriptors": held }))).len()
+            of_process(&typed(json!({ "descriptors": held })), "process").len()
         };
         assert_eq!(held(json!({})), 0);
         assert_eq!(held(json!({ "exhaustedSecondsAgo": 3601 })), 0);

@@ -157,8 +157,10 @@ pub(super) fn render(answer: &ChangePreview, is_long: bool, look: &OutputStyle) 
     }
     out += &match (told, answer.unaffected) {
         (0, 0) => "\nno proxy is connected\n".to_owned(),
-        (0, untold) => format!("\nthe configuration of {} would not change\n", proxies(untold)),
-        (told, untold) => {
+        (0, unchanged) => {
+            format!("\nthe configuration of {} would not change\n", proxies(unchanged))
+        }
+        (told, unchanged) => {
             format!("\n{} would receive changes, {unchanged} would not\n", proxies(told))
         }
     };

@@ -84,7 +84,7 @@ pub(super) fn render(answer: &PolicyExplanation) -> String {
         let given = text(verdict.verdict.as_str());
         let unless = match (&*asked.join(" and "), verdict.verdict == Access::Allow) {
             ("", _) | (_, false) => String::new(),
-            (asked, true) => format!(", if the provider allows it: {providers}; then"),
+            (asked, true) => format!(", if the provider allows it: {asked}; then"),
         };
         out += &format!("{name:<5} {given}{unless}: {}\n", text(&verdict.by));
         for step in &verdict.steps {

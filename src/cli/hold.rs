@@ -247,9 +247,9 @@ mod tests {
             "reason": "5xx since noon", "withAccess": false, "durable": true, "waiting": 2,
         });
         let told = line(&state).expect("a line");
-        assert!(told.starts_with("Configuration 0123456789ab has been held for "), "{output}");
+        assert!(told.starts_with("Configuration 0123456789ab has been held for "), "{told}");
         let end = " by alice: 5xx since noon; 2 changes wait. Access policies are not held.\n";
-        assert!(told.ends_with(end), "{output}");
+        assert!(told.ends_with(end), "{told}");
         state["held"]["durable"] = json!(false);
         assert!(line(&state).expect("a line").contains("It is lost at a restart"));
         for (replicas, told) in [

@@ -106,7 +106,7 @@ fn describe(row: &Network, show: &Show, look: &OutputStyle) -> String {
         };
         let code = gateway.code.as_deref().unwrap_or("STR0402");
         out += &format!(
-            "\nNot used: {source}{owner}: {reason}\nhelp: strait help {}\n",
+            "\nNot used: {source}{of}: {reason}\nhelp: strait help {}\n",
             output::clean(code)
         );
     }

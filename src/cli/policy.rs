@@ -227,7 +227,7 @@ async fn known(policy: &Policy, cluster: &str, args: &TestArgs) -> Result<(), Co
     if policy.clusters_named().iter().any(|(named, _)| named.as_str() == cluster) {
         return Ok(());
     }
-    let nobody = format!("the policy does not name cluster {}", output::clean(cluster));
+    let unnamed = format!("the policy does not name cluster {}", output::clean(cluster));
     let next = "check the ID: strait cluster list. To test a cluster before it joins, name it in the policy first";
     let members = args.ask.ask("/debug/clusters", &[]).await;
     match members.and_then(|members| members.read::<Vec<Cluster>>()) {

@@ -70,7 +70,10 @@ pub(super) const PROXIES: ListedKind<Proxy> = ListedKind {
             Column::new("NAME", |row, _| name(row).into()),
             Column::new("CLUSTER", |row, _| text(&row.cluster).into()),
             Column::new("NETWORK", |row, _| text(&row.network).into()),
-            Column::new("VERSION", |row, _| text(&row.version).into()),
+            Column::new("VERSION", |row, _| match is_of_agent(row) {
+                true => "agent".into(),
+                false => text(&row.version).into(),
+            }),
             Column::new("CDS", |row, look| state(row.types.get("cds"), look)),
             Column::new("EDS", |row, look| state(row.types.get("eds"), look)),
             Column::new("LDS", |row, look| state(row.types.get("lds"), look)),
@@ -125,6 +128,12 @@ pub(crate) async fn run(command: &ProxyCommand) -> CommandResult {
 pub(super) async fn one(ask: &QueryArgs, wanted: &str) -> Result<Proxy, CommandFailure> {
     let rows = ask.ask(PROXIES.path, &[]).await?.rows()?;
     Ok(Proxy::clone(PROXIES.named(&rows, wanted)?))
+}
+
+/// Returns whether the stream belongs to an agent, which only requests the table of names. The proxy
+/// next to it has its own stream.
+pub(super) fn is_of_agent(row: &Proxy) -> bool {
+    !row.types.is_empty() && row.types.keys().all(|kind| kind == "nds")
 }
 
 fn describe(row: &Proxy, show: &Show, look: &OutputStyle) -> String {

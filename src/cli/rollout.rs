@@ -161,7 +161,7 @@ mod tests {
         });
         state["plan"] = plan;
         let told = line(&state).expect("a line");
-        assert!(told.contains("0123456789ab is about to be rolled out"), "{output}");
+        assert!(told.contains("0123456789ab is about to be rolled out"), "{told}");
         state["running"]["step"] = json!(1);
         let told = lines(&state);
         for part in [
@@ -170,7 +170,7 @@ mod tests {
             "  sidecar~1 refused it: no such filter\n",
             "Changes are rolled out to 5%, 25%, 100% of proxies, one step every 600s; stopped if the number of refusing proxies reaches 1",
         ] {
-            assert!(told.contains(part), "{part}: {output}");
+            assert!(told.contains(part), "{part}: {told}");
         }
         state["running"]["durable"] = json!(false);
         assert!(line(&state).expect("a line").contains("A restart sends it to all"));

@@ -10,7 +10,7 @@ use super::failure::{CommandResult, Exit};
 use super::list::{Follow, LastShown, watch_pause};
 use super::network::NETWORKS;
 use super::output::{self, Cell, Format, OutputStyle, Render, Show, text};
-use super::{hold, rollout};
+use super::{hold, proxy, rollout};
 use strait_admin_api::TypeDelivery;
 
 /// Maximum number of listed services with conflicts; a mesh may have thousands.
@@ -105,7 +105,8 @@ impl Status {
             let networks = answers.networks.iter();
             out += &NETWORKS.listing.table(networks, wide).render(headers, look);
         }
-        let proxies = &*answers.proxies;
+        let proxies: Vec<_> =
+            answers.proxies.iter().filter(|row| !proxy::is_of_agent(row)).collect();
         let count = |wanted: fn(&TypeDelivery) -> bool| {
             proxies.iter().filter(|row| row.types.values().any(wanted)).count()
         };

@@ -236,6 +236,7 @@ fn mesh_that_tells(
         allow_direct_cross_network: false,
         metadata,
         cluster_aliases: Default::default(),
+        headless_pods_max: 1000,
     }));
     mesh.apply(known(clusters));
     let mut registries = Vec::new();

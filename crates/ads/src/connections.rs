@@ -294,6 +294,13 @@ impl OpenStream {
         self.progress().keys().any(is_configuration)
     }
 
+    /// Returns whether the stream belongs to an agent, which only requests the table of names. The
+    /// proxy next to it has its own stream.
+    pub fn is_of_agent(&self) -> bool {
+        let progress = self.progress();
+        !progress.is_empty() && progress.keys().all(|kind| *kind == ResourceType::NameTable)
+    }
+
     /// Orders the streams of one proxy: the highest one has its configuration.
     pub(super) fn rank(&self) -> (bool, u64) {
         (self.is_of_configuration(), self.number)

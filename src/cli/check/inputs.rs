@@ -7,7 +7,7 @@ use crate::cli::failure::{CommandFailure, Exit};
 use crate::cli::output::Sent;
 use strait_admin_api::{
     CertificateStatus, Cluster, HoldStatus, Mesh, Network, ObjectStatus, Policy, Proxy, Push,
-    Replicas, Rollout, Service, Source,
+    Replica, ReplicaState, Replicas, Rollout, Service, Source,
 };
 
 /// Responses of the control plane. A response that an old control plane does not have is empty.
@@ -23,6 +23,8 @@ pub(in crate::cli) struct CheckInputs {
     pub(in crate::cli) config: Vec<ObjectStatus>,
     pub(in crate::cli) proxies: Sent<Vec<Proxy>>,
     pub(in crate::cli) push: Push,
+    /// The figures of each other replica that answers, with its name.
+    pub(in crate::cli) other_processes: Vec<(String, Push)>,
     pub(in crate::cli) certificates: CertificateStatus,
     pub(in crate::cli) hold: Sent<HoldStatus>,
     pub(in crate::cli) rollout: Sent<Rollout>,
@@ -36,6 +38,8 @@ impl CheckInputs {
     /// Requests all responses.
     pub(in crate::cli) async fn of(client: &AdminClient) -> Result<Self, CommandFailure> {
         let mut waits = None;
+        let replicas =
+            get::<Replicas>(client, "/debug/replicas").await.unwrap_or_default().into_typed();
         Ok(Self {
             clusters: get(client, "/debug/clusters").await?,
             sources: get::<Vec<Source>>(client, "/debug/sources").await?.into_typed(),
@@ -48,10 +52,8 @@ impl CheckInputs {
                 .into_typed(),
             hold: get(client, "/debug/hold").await.unwrap_or_default(),
             rollout: get(client, "/debug/rollout").await.unwrap_or_default(),
-            replicas: get::<Replicas>(client, "/debug/replicas")
-                .await
-                .unwrap_or_default()
-                .into_typed(),
+            other_processes: other_processes(client, &replicas).await,
+            replicas,
             networks: get_if_ready(client, "/debug/networks", &mut waits).await?,
             services: get_if_ready::<Vec<Service>>(client, "/debug/services", &mut waits)
                 .await?
@@ -63,6 +65,20 @@ impl CheckInputs {
             waits,
         })
     }
+}
+
+/// Requests the figures of the other replicas. A replica that does not answer is left out.
+async fn other_processes(client: &AdminClient, replicas: &Replicas) -> Vec<(String, Push)> {
+    let others = replicas.replicas.iter().filter(|row| row.state == ReplicaState::Answers);
+    let mut found = Vec::new();
+    for Replica { name, .. } in others {
+        if let Ok(answer) = client.get("/debug/push", &[("replica", name)]).await
+            && let Ok(push) = Sent::<Push>::of(answer.value)
+        {
+            found.push((name.clone(), push.into_typed()));
+        }
+    }
+    found
 }
 
 async fn get<T: DeserializeOwned>(

@@ -64,8 +64,8 @@ pub(super) fn of_claims(cluster: &Cluster, object: &str) -> Vec<Value> {
     let of = |claim: &IgnoredClaim| {
         let (claim, network) = (text(&claim.claim), text(&claim.network));
         let fact = format!("{claim} claims network {network}, which has no effect");
-        let meant = text(&cluster.network);
-        if is_misspelt(&network, &meant, 2) {
+        let intended = text(&cluster.network);
+        if is_misspelt(&network, &intended, 2) {
             let fact = format!("{fact}; typo? The cluster is in network {intended}");
             return problem("networks", &codes::NETWORK_TYPO, object.to_owned(), fact);
         }
@@ -89,23 +89,23 @@ fn misspelt(network: &Network, all: &[Network]) -> Option<String> {
         let edits = if shares_user(row) { 2 } else { 1 };
         has_gateway(row) && is_misspelt(&name, &text(&row.network), edits)
     };
-    let meant = text(&all.iter().find(is_meant)?.network);
+    let intended = text(&all.iter().find(is_meant)?.network);
     let of = users.iter().map(|user| format!(" in cluster {}", text(user))).collect::<String>();
     Some(format!(
-        "no gateway has network {name:?}, which labels{places} name: typo? There is {intended:?}"
+        "no gateway has network {name:?}, which labels{of} name: typo? There is {intended:?}"
     ))
 }
 
 /// Returns whether a name is probably a misspelling of another: one or two letters are wrong, missing, added or swapped.
 /// Names that differ only in digits, like `n1` and `n2`, are different names.
-fn is_misspelt(name: &str, meant: &str, edits: usize) -> bool {
+fn is_misspelt(name: &str, intended: &str, edits: usize) -> bool {
     let letters = |text: &str| text.chars().filter(|c| !c.is_ascii_digit()).collect::<String>();
-    let allowed = match meant.chars().count() {
+    let allowed = match intended.chars().count() {
         0..4 => return false,
         4..7 => 1,
         _ => edits,
     };
-    !name.is_empty() && letters(name) != letters(meant) && distance(name, meant) <= allowed
+    !name.is_empty() && letters(name) != letters(intended) && distance(name, intended) <= allowed
 }
 
 /// Returns the number of edits that turn one text into another: inserted, removed, replaced and swapped letters.
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn names_with_one_or_two_wrong_letters_are_misspelt() {
-        for (name, meant, expected) in [
+        for (name, intended, expected) in [
             ("prod-wset", "prod-west", true),
             ("prod-wes", "prod-west", true),
             ("prod_west", "prod-west", true),
@@ -160,7 +160,7 @@ mod tests {
             ("lab", "lan", false),
             ("prod-west", "prod-west", false),
         ] {
-            assert_eq!(is_misspelt(name, meant, 2), expected, "{name} {intended}");
+            assert_eq!(is_misspelt(name, intended, 2), expected, "{name} {intended}");
         }
     }
 

@@ -10,14 +10,22 @@ use strait_base::codes;
 /// Age up to which past events are reported, in seconds.
 const RECENTLY: u64 = 600;
 
-/// Returns the problems of the control plane's own process.
-pub(super) fn of_process(push: &Push) -> Vec<Value> {
+/// Returns the problems of one process of the control plane and of its connections.
+pub(super) fn of_replica(name: &str, push: &Push) -> Vec<Value> {
+    let object = format!("replica/{name}");
+    let mut found = of_process(push, &object);
+    found.extend(of_streams(push, &object));
+    found
+}
+
+/// Returns the problems of a process of the control plane.
+pub(super) fn of_process(push: &Push, object: &str) -> Vec<Value> {
     let held = &push.descriptors;
     let Some(limit) = held.limit else { return Vec::new() };
     let at_most = limit - limit / 10;
     let mut found = Vec::new();
     let mut tell = |fact: String| {
-        found.push(problem("process", &codes::DESCRIPTORS, "process".into(), fact));
+        found.push(problem("process", &codes::DESCRIPTORS, object.to_owned(), fact));
     };
     match held.exhausted_seconds_ago {
         Some(ago) if ago < RECENTLY => tell(format!(
@@ -36,10 +44,10 @@ pub(super) fn of_process(push: &Push) -> Vec<Value> {
 }
 
 /// Returns the problems of connections: failing handshakes, and a fall of the number of streams.
-pub(super) fn of_streams(push: &Push) -> Vec<Value> {
+pub(super) fn of_streams(push: &Push, object: &str) -> Vec<Value> {
     let of = |row: &Problem| {
         let code = codes::find(&row.code).unwrap_or(&codes::STREAMS_FELL);
-        problem("proxies", code, "proxies".into(), text(&row.text))
+        problem("proxies", code, object.to_owned(), text(&row.text))
     };
     push.connection_problems.iter().map(of).collect()
 }

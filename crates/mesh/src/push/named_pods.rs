@@ -165,7 +165,7 @@ fn claims(context: &PushContext) -> Vec<Claim<'_>> {
         .filter(|(service, shard)| {
             let (host, cluster) = (service.hostname().as_str(), &shard.key.cluster);
             shard.key.provider == Provider::Kubernetes
-                && !shard.service.is_cluster_local
+                && !shard.sharing.is_local
                 && !service.refused.contains(cluster)
                 && SERVER_NAME_REST + cluster.as_str().len() + host.len() <= SERVER_NAME_MAX
         })

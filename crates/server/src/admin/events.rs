@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(next().await, 3);
         let order = ["change", "answered", "change"].iter().zip(["2", "2", "3"]);
         for (told, (name, id)) in told.iter().zip(order) {
-            assert!(told.contains(&format!("event: {name}\\nid: {id}\\n")), "{event}");
+            assert!(told.contains(&format!("event: {name}\\nid: {id}\\n")), "{told}");
         }
         assert!(told[1].contains("\\\"refused\\\":1"), "{}", told[1]);
         assert!(told[1].contains("~web.shop~"), "{}", told[1]);

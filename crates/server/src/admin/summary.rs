@@ -46,13 +46,14 @@ pub(super) async fn summary(State(sources): SourcesState) -> AdminResult {
 fn proxies(sources: &Sources) -> api::ProxyNumbers {
     let mut answer = api::ProxyNumbers::default();
     let mut all = api::ProxyCounts::default();
-    for stream in sources.connections.list() {
+    let streams = sources.connections.list();
+    for stream in streams.iter().filter(|stream| !stream.is_of_agent()) {
         let standing = stream.standing();
         count(&mut all, standing);
         let cluster = stream.proxy().cluster.to_string();
         count(answer.clusters.entry(cluster).or_default(), standing);
         if standing == ProxyStanding::Refuses && answer.refusals.len() < REFUSALS_MAX {
-            answer.refusals.push(refusal(&stream));
+            answer.refusals.push(refusal(stream));
         }
     }
     let api::ProxyCounts { connected, refusing, waiting } = all;

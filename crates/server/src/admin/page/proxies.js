@@ -4,7 +4,7 @@ import * as api from "./api.js";
 import { h, icon } from "./dom.js";
 import { age, plural, proxyName, proxyPlace, text } from "./format.js";
 import { help, mend } from "./mend.js";
-import { PROXIES, proxyState, typeState } from "./states.js";
+import { PROXIES, isOfAgent, proxyState, typeState } from "./states.js";
 import { badge, table } from "./table.js";
 
 /** @typedef {import("./main.js").Context} Context @typedef {import("./main.js").View} View */
@@ -33,7 +33,7 @@ export function proxiesPage({ place, redraw, go }) {
     .sort((a, b) => PROXIES[b.state].rank - PROXIES[a.state].rank);
   /** @type {Map<string, any[]>} */
   const clusters = new Map();
-  for (const row of rows) {
+  for (const row of rows.filter((one) => !isOfAgent(one))) {
     if (!clusters.has(row.cluster)) clusters.set(row.cluster, []);
     clusters.get(row.cluster)?.push(row);
   }
@@ -53,7 +53,7 @@ export function proxiesPage({ place, redraw, go }) {
   };
   return {
     title: "Proxies", needs, command: ["strait", "proxy", "list"],
-    lead: h("div", { class: "chips" }, ["NACK", "waits", "ok"].map((what) => [what, all.filter((row) => proxyState(row) === what).length])
+    lead: h("div", { class: "chips" }, ["NACK", "waits", "ok"].map((what) => [what, all.filter((row) => !isOfAgent(row) && proxyState(row) === what).length])
       .filter(([what, count]) => count || what === "ok")
       .map(([what, count]) => h("a", { class: "chip", href: `#/proxies?state=${what}` }, badge(PROXIES[what], `${count} ${PROXIES[what].word}`)))),
     body: () => [
@@ -81,13 +81,16 @@ export function proxiesPage({ place, redraw, go }) {
         { header: "Cluster", cell: (row) => row.cluster, key: (row) => row.cluster },
         { header: "Network", cell: (row) => text(row.network), key: (row) => text(row.network) },
         { header: "State", cell: (row) => badge(PROXIES[row.state], PROXIES[row.state].word), key: (row) => PROXIES[row.state].rank },
-        { header: "Version", cell: (row) => text(row.version), key: (row) => text(row.version) },
+        { header: "Version", cell: version, key: version },
         ...["cds", "eds", "lds", "rds"].map((type) => ({ header: type.toUpperCase(), cell: (/** @type {any} */ row) => typeText(row.types[type]) })),
         { header: "Since", cell: (row) => age(row.connectedAt), key: (row) => -Date.parse(row.connectedAt) },
       ], rows, redraw, { empty: all.length ? "No proxy matches." : "No proxy is connected." }),
     ],
   };
 }
+
+/** @param {any} row */
+const version = (row) => isOfAgent(row) ? "agent" : text(row.version);
 
 /** Formats the state of a type like `strait proxy list`. @param {any} entry */
 function typeText(entry) {

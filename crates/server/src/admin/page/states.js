@@ -59,6 +59,15 @@ export function typeState(entry) {
   return entry.sent === entry.acked ? "ok" : "waits";
 }
 
+/**
+ * Whether a stream belongs to an agent, which only requests the table of names. The proxy next to it has its own stream.
+ * @param {any} proxy
+ */
+export function isOfAgent(proxy) {
+  const types = Object.keys(proxy.types ?? {});
+  return types.length > 0 && types.every((type) => type === "nds");
+}
+
 /** Returns the worst state of a proxy's types. @param {any} proxy @returns {"ok" | "NACK" | "waits"} */
 export function proxyState(proxy) {
   const all = Object.values(proxy.types ?? {}).map(typeState);

@@ -17,9 +17,10 @@ use crate::lifetime::Lifetime;
 use crate::registry::kube::{self, ObjectCounts, RunStatus};
 use crate::store::member;
 use strait_base::task::until;
+use strait_model::mesh_config::ObjectSelectors;
 use strait_model::policy::Policy;
 use strait_model::registry::RegistryUpdate;
-use strait_model::{ClusterId, NamespaceFilter, OwnTraffic};
+use strait_model::{ClusterId, OwnTraffic};
 
 /// How long a first sync occupies its turn: a slow or dead one must not delay the others.
 const FIRST_SYNC_TURN: Duration = Duration::from_secs(2);
@@ -58,7 +59,7 @@ pub(super) fn start_run(
             is_wanted: shared.config.policy.borrow().applies_traffic_from(&id),
             ..OwnTraffic::default()
         });
-        let (namespaces, namespaces_receiver) = watch::channel(None);
+        let (selectors, selectors_receiver) = watch::channel(None);
         let config = kube::RunConfig {
             cluster: id.clone(),
             access: current_access.borrow().clone(),
@@ -67,8 +68,7 @@ pub(super) fn start_run(
             trust_domain: run_how.trust_domain.to_string(),
             own_mesh: run_how.own_mesh.clone(),
             system_namespace: shared.config.system_namespace.clone(),
-            namespaces: namespaces_receiver,
-            selectors: shared.config.selectors.clone(),
+            selectors: selectors_receiver,
             metadata: shared.config.metadata,
             mcs: shared.config.mcs,
             imports: shared.config.imports,
@@ -97,12 +97,12 @@ pub(super) fn start_run(
         let own_traffic =
             member::follow(wanted_receiver, client.subscribe(), run_how.limits, traffic);
         // Boxed, as `principal` is: futures that are moved into others keep their place in both.
-        let mesh_namespaces = shared.config.namespaces.clone();
-        let selectors = (policy.clone(), mesh_namespaces);
+        let mesh_selectors = shared.config.selectors.clone();
+        let inputs = (policy.clone(), mesh_selectors);
         let own_traffic = Box::pin(futures::future::join3(
             follow_traffic_policy(id.clone(), policy, wanted),
             own_traffic,
-            follow_selectors(id.clone(), selectors, namespaces),
+            follow_selectors(id.clone(), inputs, selectors),
         ));
         let (found, clients, statuses) =
             (principal.clone(), client.subscribe(), status.subscribe());
@@ -185,23 +185,25 @@ async fn follow_traffic_policy(
     }
 }
 
-/// Publishes the namespaces of a cluster that belong to the mesh: those that the policy selects,
-/// otherwise those of the mesh config. `None` until the mesh config has been read.
+/// Publishes the selectors of a cluster: those of the mesh config, but the policy may select other
+/// namespaces. `None` until the mesh config has been read.
 async fn follow_selectors(
     id: ClusterId,
     (mut policy, mut mesh): (
         watch::Receiver<Arc<Policy>>,
-        watch::Receiver<Option<Arc<NamespaceFilter>>>,
+        watch::Receiver<Option<ObjectSelectors>>,
     ),
-    namespaces: watch::Sender<Option<Arc<NamespaceFilter>>>,
+    selectors: watch::Sender<Option<ObjectSelectors>>,
 ) -> Infallible {
     loop {
         let own = policy.borrow_and_update().discovery_selectors(&id).cloned();
-        let mesh_wide = mesh.borrow_and_update().clone();
-        let filter = mesh_wide.map(|mesh_wide| own.unwrap_or(mesh_wide));
-        namespaces.send_if_modified(|current| {
-            let differs = *current != filter;
-            *current = filter;
+        let mut new = mesh.borrow_and_update().clone();
+        if let (Some(own), Some(new)) = (own, &mut new) {
+            new.namespaces = own;
+        }
+        selectors.send_if_modified(|current| {
+            let differs = *current != new;
+            *current = new;
             differs
         });
         tokio::select! {
@@ -289,7 +291,7 @@ async fn announce(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use strait_model::LabelSelector;
+    use strait_model::{LabelSelector, NamespaceFilter};
 
     #[tokio::test]
     async fn selectors_of_the_policy_replace_those_of_the_mesh_config() {
@@ -302,24 +304,25 @@ mod tests {
             let selectors = vec![LabelSelector { labels, conditions: Vec::new() }];
             Arc::new(NamespaceFilter { selectors })
         };
+        let of = |namespaces| Some(ObjectSelectors { namespaces, ..ObjectSelectors::default() });
         let (policies, policy_receiver) = watch::channel(policy(""));
         let (mesh, mesh_receiver) = watch::channel(None);
-        let (sender, mut namespaces) = watch::channel(None);
+        let (sender, mut found) = watch::channel(None);
         let follow = follow_selectors("east".into(), (policy_receiver, mesh_receiver), sender);
         let check = async {
-            mesh.send_replace(Some(filter("mesh")));
-            let has_changed = namespaces.wait_for(|one| *one == Some(filter("mesh"))).await.is_ok();
+            mesh.send_replace(of(filter("mesh")));
+            let has_changed = found.wait_for(|one| *one == of(filter("mesh"))).await.is_ok();
             assert!(has_changed);
             policies.send_replace(policy(
                 "clusters: {east: {discoverySelectors: [{matchLabels: {own: a}}]}}",
             ));
-            let has_changed = namespaces.wait_for(|one| *one == Some(filter("own"))).await.is_ok();
+            let has_changed = found.wait_for(|one| *one == of(filter("own"))).await.is_ok();
             assert!(has_changed);
             policies.send_replace(policy("clusters: {east: {discoverySelectors: []}}"));
-            let all = Some(Arc::new(NamespaceFilter::default()));
-            assert!(namespaces.wait_for(|one| *one == all).await.is_ok(), "all namespaces");
+            let all = of(Arc::default());
+            assert!(found.wait_for(|one| *one == all).await.is_ok(), "all namespaces");
             policies.send_replace(policy(""));
-            let has_changed = namespaces.wait_for(|one| *one == Some(filter("mesh"))).await.is_ok();
+            let has_changed = found.wait_for(|one| *one == of(filter("mesh"))).await.is_ok();
             assert!(has_changed);
         };
         let limit = Duration::from_secs(30);

@@ -132,6 +132,7 @@ fn another_writers_roots_stay_and_ours_are_in_the_second_config_map() {
         foreign_first: vec!["shop".to_owned()],
         beside: 1,
         denied: None,
+        trust_bundle: None,
     };
     assert_eq!(state.status(now), expected);
     // An existing one is updated even after the other writer's roots are gone: pods may mount it.
