@@ -25,6 +25,7 @@ use strait_proto::envoy::envoy::service::discovery::v3::{DeltaDiscoveryRequest, 
 use strait_proto::envoy::google::protobuf::{Struct, Value, value::Kind};
 use strait_proto::envoy::google::rpc;
 use strait_rules::access::{AccessIndex, AccessSettings, PolicyErrors, PolicyKind, PolicyName};
+use strait_xds::names::OutboundName;
 
 /// A registry that accepts no tokens.
 #[derive(Debug)]

@@ -555,7 +555,7 @@ fn gateway_without_exported_services_has_no_listener() {
     let context = context(vec![east(vec![])]);
     assert!(listeners(&context, &east_west_gateway()).is_empty());
     let settings = TrafficSettings::for_mesh(&context.mesh);
-    let view = ViewKey::of(&east_west_gateway(), NetworkId::default(), Role::Gateway);
+    let view = ViewKey::of(&east_west_gateway(), strait_model::NetworkId::default(), Role::Gateway);
     assert!(gateway::listener(&context, &settings, &view, 15443).is_none());
 }
 

@@ -334,7 +334,7 @@ fn entry_that_is_not_shared_applies_to_proxies_of_the_config_cluster_only() {
     for (label, config_cluster, is_local) in
         [("false", Some("hub"), true), ("true", Some("hub"), false), ("false", None, false)]
     {
-        let config_cluster = config_cluster.map(ClusterId::from);
+        let config_cluster = config_cluster.map(strait_model::ClusterId::from);
         let settings = FixedSettings { config_cluster, ..(*settings()).clone() };
         let pod = shard("east", 1).pod(workload("db-0.ns", "10.0.0.1", &[("app", "db")])).built();
         let mut mesh = mesh_of(Arc::new(settings), vec![shard("hub", 2).built(), pod]);
