@@ -323,6 +323,8 @@ export interface ClusterRoots {
   foreignFirst?: Array<string>;
   /** Number of namespaces that need the roots. */
   namespaces: number;
+  /** The state of the ClusterTrustBundle with the roots: `current`, `foreign` (of another controller), `denied` or `rejected`. Absent if the API server does not have the kind. */
+  trustBundle?: string | null;
 }
 
 /** The state of a member cluster. docs/reference/cluster-states.md explains each state. */
@@ -895,6 +897,8 @@ export interface Policy {
   remoteEjection: string;
   /** The mesh's root namespace; null until the mesh config has been read. */
   rootNamespace: string | null;
+  /** Which settings decide whether a service is shared. */
+  sharing: PolicySharing;
   /** The rules for clusters that are not members. */
   unknownClusters: Array<UnknownCluster>;
   /** The objects that apply to the whole mesh because they do not name namespaces. */
@@ -987,6 +991,12 @@ export interface PolicyRule {
   matches: boolean;
   /** Name of the rule. */
   rule: string;
+}
+
+/** Which settings decide whether a service is shared. */
+export interface PolicySharing {
+  /** `honour` if Istio's label and `serviceScopeConfigs` have an effect, otherwise `ignore`. */
+  istioGlobal: string;
 }
 
 /** A policy that applies to a workload. */
@@ -1560,6 +1570,8 @@ export interface Service {
   resolution: string;
   /** The SPIFFE identities of the service's workloads. */
   serviceAccounts: Array<string>;
+  /** Whether each cluster of Kubernetes that has the service shares it. */
+  sharing: Array<ServiceSharing>;
   /** The preference among endpoints. Absent without a preference. */
   trafficDistribution?: string | null;
 }
@@ -1662,6 +1674,18 @@ export interface ServicePort {
   protocol: string;
 }
 
+/** Whether a cluster shares a service with proxies of other clusters. */
+export interface ServiceSharing {
+  /** ID of the cluster. */
+  cluster: string;
+  /** The rule that decides it. */
+  rule: string;
+  /** `shared` or `local`. */
+  state: string;
+  /** The statements of the cluster's objects, from which a policy decides. */
+  statements: SharingStatements;
+}
+
 /** The certificate of the control plane's server. */
 export interface ServingCertificate {
   /** When it expires. */
@@ -1674,6 +1698,20 @@ export interface SetChange {
   added: Array<string>;
   /** Items that only the earlier version has. */
   removed: Array<string>;
+}
+
+/** The statements of a cluster's objects about sharing a service: true shares it, false keeps it local. A statement is absent if no object makes it. */
+export interface SharingStatements {
+  /** Whether a ServiceExport exists, if exports alone decide (`--mcs`). */
+  export?: boolean | null;
+  /** The label `istio.io/global` of the Service. */
+  istioLabel?: boolean | null;
+  /** The label `strait.dev/share` of the Service. */
+  label?: boolean | null;
+  /** The label `strait.dev/share` of its Namespace. */
+  namespaceLabel?: boolean | null;
+  /** Whether `serviceScopeConfigs` of the mesh config select the service as global. */
+  scope?: boolean | null;
 }
 
 /** A source of services or objects that is not a member cluster. */
