@@ -355,7 +355,7 @@ async fn responses_have_the_fields_of_the_contract() {
     let services = server.admin.json(&format!("/debug/services?hostname={host}")).await;
     assert_keys(
         &services[0],
-        "hostname namespace resolution ports clusterVIPs externalAddresses serviceAccounts clusters conflicts exports imports",
+        "hostname namespace resolution ports clusterVIPs externalAddresses serviceAccounts clusters conflicts sharing exports imports",
     );
     assert_eq!(services[0]["ports"], json!([{ "name": "http", "port": 80, "protocol": "HTTP" }]));
     assert_eq!(services[0]["clusters"], json!(["east", "west"]));

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -168,6 +169,7 @@ impl AcceptedConnection {
 
     /// Passes the connection of another replica on. It is closed if too many are waiting.
     fn hand_over(self, stream: ReplicaStream) {
+        self.shared.stats.replica_connections.fetch_add(1, Ordering::Relaxed);
         if let (Some(replicas), Some(room)) = (&self.shared.replicas, self.room) {
             let _ = replicas.accepted.try_send(ReplicaConnection { stream, room });
         }

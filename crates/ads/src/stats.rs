@@ -15,6 +15,8 @@ use strait_xds::resource::ResourceType;
 pub struct Stats {
     /// TCP connections accepted.
     pub connections: AtomicU64,
+    /// Accepted connections of other replicas of this control plane, part of `connections`.
+    pub replica_connections: AtomicU64,
     /// Errors while accepting a connection.
     pub accept_errors: AtomicU64,
     /// Discovery requests received.

@@ -141,7 +141,11 @@ impl ServerOutputs {
         let (open, counted) = (Arc::clone(&streams), Arc::clone(&stats));
         let sample = move || StreamSample {
             streams: open.len(),
-            connections: counted.connections.load(Ordering::Relaxed),
+            // The other replicas connect often, which would hide failures of proxies.
+            connections: counted
+                .connections
+                .load(Ordering::Relaxed)
+                .saturating_sub(counted.replica_connections.load(Ordering::Relaxed)),
             failed: counted.handshakes_failed(),
         };
         let watched = Arc::clone(&monitor);

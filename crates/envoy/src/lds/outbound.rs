@@ -125,12 +125,17 @@ pub(crate) fn shared(
     any_address.retain(|port, _| is_free(port));
     let mut other_ports = Vec::new();
     for (number, services) in remote.into_iter().filter(|(port, _)| is_free(port) && ipv4) {
-        let wanted = any_address.get_mut(&number);
-        let destination_port = wanted.is_none().then_some(number);
-        let chains = services.into_iter().flat_map(|service| {
-            client_chains(context, &settings, &network, service, destination_port)
-        });
-        wanted.map_or(&mut other_ports, |wanted| &mut wanted.remote_pods).extend(chains);
+        let chains = |destination_port| -> Vec<_> {
+            let chains = |service: &(&MergedService, &Port)| {
+                client_chains(context, &settings, &network, *service, destination_port)
+            };
+            services.iter().flat_map(chains).collect()
+        };
+        if let Some(wanted) = any_address.get_mut(&number) {
+            wanted.remote_pods.extend(chains(None));
+        }
+        // Kept where the port gets its own listener: connections arrive here until that one is warm.
+        other_ports.extend(chains(Some(number)));
     }
     // Envoy refuses a response that contains a listener it cannot open.
     let is_open = |port: u16| {

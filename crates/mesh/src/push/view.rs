@@ -86,11 +86,8 @@ pub(super) fn reachable_gateways<'a>(
         gateways.iter().filter(|gateway| view.supports_address(gateway.address)).collect()
     };
     let gateways = reachable(context.networks.gateways_for(network, cluster));
-    if gateways.is_empty() {
-        // Other gateways of the network also replace gateways of an unsupported address family.
-        return reachable(context.networks.all_for(network));
-    }
-    gateways
+    // Other gateways of the network also replace gateways of an unsupported address family.
+    if gateways.is_empty() { reachable(context.networks.all_for(network)) } else { gateways }
 }
 
 /// Decides about one endpoint of `service` that `shard` contributes and that is in `network`.

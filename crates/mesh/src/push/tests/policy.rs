@@ -310,7 +310,7 @@ fn service_that_a_cluster_keeps_local_is_only_available_to_its_proxies_and_decid
         (SharingFacts { scope: Some(false), ..none }, "sharing: {istioGlobal: honour}", true),
     ] {
         let context = steered(east_states(facts), policy);
-        let merged = &context.services[&Hostname::from("web.ns")];
+        let merged = &context.services[&host("web.ns")];
         let received = |cluster: &str| {
             let all = merged.endpoints_of_port(80).filter(|(shard, endpoint, network)| {
                 decide(&context, &client_in(cluster), merged, shard, *endpoint, network).is_ok()
