@@ -72,9 +72,12 @@ fn some_service(random: &mut StdRng, name: &str) -> Service {
     }
     match random.random_range(0..16) {
         0 => service.export_to = ExportTo::Namespaces(vec!["ns".into()]),
-        1 => service.sharing.export = Some(false),
         2 => service.node_local = true,
         _ => {}
+    }
+    // In all clusters: a shared service takes precedence over services that clusters keep local.
+    if name == "old.shop" {
+        service.sharing.export = Some(false);
     }
     service
 }

@@ -33,7 +33,7 @@ pub(super) fn trusted<'a>(
     for (cluster, trust) in policy.relay_trusts().filter(|(_, trust)| trust.issuer == issuer) {
         match verify(token, trust, now) {
             Err(flaw) => {
-                reason = format!("clusters.{cluster}.relay: the token is not accepted: {flaw}")
+                reason = format!("clusters.{cluster}.relay: the token is not accepted: {flaw}");
             }
             Ok(()) => {
                 let member = members.get_key_value(cluster).ok_or_else(|| {

@@ -82,10 +82,10 @@ connection. The member is stale until the API server responds.";
     /// A proxy fails.
     PROXY_FAILED = "STR0356", "the proxy does not connect to the API server",
         "Check the proxy, its rules for this server, and its entry under `proxies` in the --members file.", "\
-The member is reached through an HTTP proxy (CONNECT) or a SOCKS 5 proxy. The message contains the name and the
-response of the proxy, for example 407 (authorization not accepted), 403 (server refused by its rules) or
-502 (server unreachable). The last known state of the member stays in use. TLS to the API server runs inside
-the connection, so the proxy sees no credential of the member.";
+The member is reached through an HTTP proxy (CONNECT) or a SOCKS 5 proxy. The message contains the name
+and the response of the proxy, for example 407 (authorization not accepted), 403 (server refused by its rules)
+or 502 (server unreachable). The last known state of the member stays in use. TLS to the API server runs
+inside the connection, so the proxy sees no credential of the member.";
 
     /// A proxy that is not defined.
     PROXY_UNKNOWN = "STR0357", "the proxy is not defined",

@@ -113,7 +113,7 @@ mod tests {
             "scope": "GLOBAL",
         }]);
         let global = labels(&[("istio.io/global", "true")]);
-        let scopes = read(by_label.clone());
+        let scopes = read(by_label);
         assert_eq!(scopes.is_global(&labels(&[]), &global), Some(true));
         assert_eq!(scopes.is_global(&labels(&[]), &labels(&[])), Some(false), "LOCAL is default");
         assert_eq!(ServiceScopes::default().is_global(&global, &global), None);
