@@ -1,7 +1,7 @@
 //! Credentials from a program, like client-go's credential plugins.
 //!
 //! Only the operator's own kubeconfig and the operator file name programs: no object does. A program
-//! has no terminal, must end within [`LIMIT`], and may print a limited number of bytes. Its output is a
+//! has no terminal, must end within 30 seconds, and may print a limited number of bytes. Its output is a
 //! credential, so it is never logged.
 
 use std::path::Path;
