@@ -17,7 +17,7 @@ use crate::world::{World, application};
 const APP: &str = "db";
 const HOST: &str = "db.shop.svc.cluster.local";
 const PODS: [(&str, &str); 3] =
-    [("db-0", "10.10.1.41"), ("db-1", "10.10.1.42"), ("db-2", "10.10.1.43")];
+    [("db-0", "10.10.1.71"), ("db-1", "10.10.1.72"), ("db-2", "10.10.1.73")];
 /// The number of connections of a client to each pod.
 const CONNECTIONS: usize = 1700;
 
