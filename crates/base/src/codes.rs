@@ -367,13 +367,13 @@ Connected proxies keep their streams until they reconnect.";
 
     /// --lock-memory.
     MEMORY_NOT_LOCKED = "STR0519", "the program cannot be locked in memory",
-        "Raise the process's limit of locked memory (LimitMEMLOCK= of the container runtime's unit, ulimit -l), or remove
---lock-memory.", "\
-Some systems reclaim the pages of an idle program's file within seconds. The first changes after a pause then wait
-for the disk. --lock-memory reads the program into memory and keeps it there, which needs a limit of locked memory
-(RLIMIT_MEMLOCK) above the size of the program and its libraries, or the capability IPC_LOCK. The limit
-is inherited from the container runtime. Without it everything works, and changes after a pause may take some
-tens of milliseconds longer.";
+        "Raise the process's limit of locked memory (LimitMEMLOCK= of the container runtime's unit, ulimit -l), or
+remove --lock-memory.", "\
+Some systems reclaim the pages of an idle program's file within seconds. The first changes after a pause then
+wait for the disk. --lock-memory reads the program into memory and keeps it there, which needs a limit of
+locked memory (RLIMIT_MEMLOCK) above the size of the program and its libraries, or the capability IPC_LOCK.
+The limit is inherited from the container runtime. Without it everything works, and changes after a pause may
+take some tens of milliseconds longer.";
 
     /// A call without credentials.
     CALLER_UNKNOWN = "STR0520", "the caller is unknown",

@@ -75,7 +75,8 @@ ignores it unless the policy file says otherwise. The message states how many se
 
     /// 403 or 404 for `dnsendpoints`.
     DNS_NOT_WRITTEN = "STR0451", "DNS records cannot be written as DNSEndpoint objects",
-        "Install the CustomResourceDefinition DNSEndpoint of external-dns, and grant the right (chart value dns.namespace).", "\
+        "Install the CustomResourceDefinition DNSEndpoint of external-dns, and grant the right
+(chart value dns.namespace).", "\
 With --dns-endpoints, Strait writes DNSEndpoint objects (externaldns.k8s.io/v1alpha1) into a namespace of the
 config cluster. The API server does not have the kind or the namespace, or the account may not list, create,
 patch and delete the objects. Existing records stay. Strait tries again every 30 s.";
