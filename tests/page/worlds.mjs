@@ -231,7 +231,7 @@ export function failures(now) {
       change: member("prod-eu", { state: "authFailed", reason: "STR0304: answered 401", since: ago, lastContact: ago }) },
     { name: "an invalid certificate of an API server", fact: /^Cluster lab tlsFailed: STR0305/, mark: ".box.bad", code: "STR0305", mend: "openssl s_client -showcerts -connect HOST:PORT",
       change: member("lab", { state: "tlsFailed", reason: "STR0305: certificate expired", since: ago, lastContact: ago }) },
-    { name: "another cluster behind a kubeconfig", fact: /^Cluster lab identityChanged: STR0306/, mark: ".box.bad", code: "STR0306", mend: "kubectl annotate secret NAME strait.dev/cluster-uid=UID",
+    { name: "another cluster behind a kubeconfig", fact: /^Cluster lab identityChanged: STR0306/, mark: ".box.bad", code: "STR0306", mend: "kubectl -n strait-system annotate secret NAME strait.dev/cluster-uid=UID",
       change: member("lab", { state: "identityChanged", reason: "STR0306: its uid was 9a72 and is 11fe", since: ago, lastContact: ago }) },
     { name: "a flapping API server", fact: /^Cluster lab quarantined: STR0308/, mark: ".box.doubtful", code: "STR0308", mend: "strait cluster get lab",
       change: member("lab", { state: "quarantined", reason: "STR0308: contact was lost 5 times in 2m", since: ago }) },
