@@ -108,8 +108,8 @@ impl LastShown {
             // Entries with the same name, for example an entry on standby, are distinguished by
             // their order.
             let name = name(row);
-            let before = now.keys().filter(|(known, _): &&(String, usize)| *known == name).count();
-            let key = (name, before);
+            let same_name = (name.clone(), 0)..=(name.clone(), usize::MAX);
+            let key = (name, now.range(same_name).count());
             if self.rows.get(&key) != Some(&lasting) {
                 changed.push(row.value.clone());
             }

@@ -19,7 +19,7 @@ use strait_admin_api::{
 };
 use strait_base::codes;
 use strait_model::policy::{DefaultVisibility, ForeignHostsMode, Policy, PolicyRefusal};
-use strait_model::{ClusterId, NetworkId, SharingFacts};
+use strait_model::{ClusterId, NetworkId, SERVICE_SETTINGS_RULE, SharingFacts};
 use strait_rules::access::PolicyKind;
 
 /// Check and test policies.
@@ -70,9 +70,6 @@ pub(crate) struct TestArgs {
     #[command(flatten)]
     ask: QueryArgs,
 }
-
-/// The rule of services that the mesh config makes cluster-local, which no policy changes.
-const SERVICE_SETTINGS: &str = "mesh config serviceSettings";
 
 /// Table of refusals.
 const REFUSALS: TableLayout<Value> = TableLayout {
@@ -184,7 +181,7 @@ fn sharing_changes(policy: &Policy, service: &Service) -> Vec<SharingChange> {
         let SharingStatements { export, label, namespace_label, istio_label, scope } =
             row.statements;
         let facts = SharingFacts { export, label, namespace_label, istio_label, scope };
-        let is_local = row.rule == SERVICE_SETTINGS
+        let is_local = row.rule == SERVICE_SETTINGS_RULE
             || policy.may_export(&cluster, host, namespace).is_err()
             || policy.sharing().decide(&cluster, facts).is_local;
         let to = if is_local { "local" } else { "shared" };
@@ -488,7 +485,7 @@ mod tests {
                 row("east", "shared", "no rule", json!({ "scope": false })),
                 row("west", "shared", "no rule", json!({ "scope": true })),
                 row("north", "shared", "Service label strait.dev/share", json!({ "label": true, "scope": false })),
-                row("south", "local", SERVICE_SETTINGS, json!({ "scope": true })),
+                row("south", "local", SERVICE_SETTINGS_RULE, json!({ "scope": true })),
                 row("far", "local", "policy owners[0]", json!({})),
             ],
         }));

@@ -17,7 +17,7 @@ pub(super) fn schema_file() -> String {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$comment": HOW,
         "title": "Responses of the admin API",
-        "description": "Each property is a request, with the schema of its response. Readers ignore unknown fields, and accept other texts in enumerations: a newer server may send them.",
+        "description": "Each property is a request, with the schema of the response. Readers ignore unknown fields, and accept other texts in enumerations: a newer server may send them.",
         "type": "object",
         "properties": responses,
         "$defs": definitions,

@@ -1,9 +1,9 @@
-//! `/debug/certificates`: the serving certificate, the CA, and the replacement of its root.
+//! `/debug/certificates`: the serving certificate, the CA, and the replacement of the CA's root.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The serving certificate, the CA, and the replacement of its root.
+/// The serving certificate, the CA, and the replacement of the CA's root.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CertificateStatus {

@@ -50,7 +50,7 @@ pub struct Cluster {
     pub objects: usize,
     /// Number of full lists after the first.
     pub relists: u64,
-    /// Claims to another network than the one that the Secret fixes; they have no effect. Absent if
+    /// Claims to another network than the Secret's; they have no effect. Absent if
     /// empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ignored_claims: Vec<IgnoredClaim>,
@@ -68,7 +68,7 @@ pub struct Cluster {
     pub credential: Option<ClusterCredential>,
     /// The state in the inventory that the member comes from; null without an inventory.
     pub inventory: Option<Inventory>,
-    /// The permissions that the reader lacks, such as `list pods`.
+    /// The permissions that the reader lacks, for example `list pods`.
     pub missing_rights: Vec<String>,
     /// The clusters whose pods use the same addresses in the same network. Absent if empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -122,7 +122,7 @@ open_enum! {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct OutdatedKind {
-    /// Plural name of the kind, such as `endpointslices`.
+    /// Plural name of the kind, for example `endpointslices`.
     pub kind: String,
     /// When updates stopped.
     pub since: String,

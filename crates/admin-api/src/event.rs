@@ -48,7 +48,7 @@ pub struct ChangeEvent {
     pub restored: bool,
     /// Number of the change.
     pub seq: u64,
-    /// The delivery to each proxy, as far as it is stored. Absent in the list of changes.
+    /// The stored part of the delivery to each proxy. Absent in the list of changes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps: Option<Vec<ProxyDelivery>>,
     /// The version of the mesh that contains the change.

@@ -72,7 +72,7 @@ pub struct AffectedProxies {
     pub proxies: Vec<StreamName>,
     /// Number of resources of one proxy.
     pub resources: BeforeAfter,
-    /// The changes by the short name of the resource type, such as `cds`.
+    /// The changes by the short name of the resource type, for example `cds`.
     pub types: BTreeMap<String, TypeChanges>,
 }
 

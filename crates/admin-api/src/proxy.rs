@@ -45,7 +45,7 @@ pub struct Proxy {
     /// The kind of client: `sidecar`, `router` and others.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The delivery of each subscribed resource type, by the type's short name, such as `cds`.
+    /// The delivery of each subscribed resource type, by the type's short name, for example `cds`.
     pub types: BTreeMap<String, TypeDelivery>,
     /// Whether the proxy's cluster has reported its pod.
     pub verified: bool,

@@ -130,9 +130,9 @@ pub struct RootLife {
 open_enum! {
     /// How close the expiry of a root is.
     RootStage {
-        /// More than 20 % of its lifetime is left.
+        /// More than 20 % of the lifetime is left.
         Fine = "fine",
-        /// At most 20 % of its lifetime is left.
+        /// At most 20 % of the lifetime is left.
         Fifth = "fifth",
         /// At most a month is left.
         Month = "month",

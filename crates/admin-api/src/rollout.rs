@@ -88,7 +88,7 @@ pub struct RunningRollout {
 pub struct StoppedRollout {
     /// When it was stopped.
     pub at: String,
-    /// ID of the configuration that is held since then.
+    /// ID of the configuration held since then.
     pub configuration: String,
     /// Why it was stopped.
     pub reason: String,

@@ -68,7 +68,7 @@ pub struct SharingStatements {
     /// The label `strait.dev/share` of the Service.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<bool>,
-    /// The label `strait.dev/share` of its Namespace.
+    /// The label `strait.dev/share` of the Service's Namespace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace_label: Option<bool>,
     /// The label `istio.io/global` of the Service.

@@ -13,6 +13,7 @@ pub mod cpu;
 
 pub mod hash;
 pub mod hex;
+pub mod latest;
 pub mod lock;
 pub mod signal;
 pub mod task;

@@ -729,6 +729,19 @@ fn given_endpoint(
     }
 }
 
+/// Returns the assignment of the upstream cluster `name` with a single endpoint, which is embedded.
+pub(super) fn single_endpoint(
+    name: &str,
+    address: core::Address,
+) -> endpoint::ClusterLoadAssignment {
+    let lb_endpoints = vec![given_endpoint(address, 1, false)];
+    endpoint::ClusterLoadAssignment {
+        cluster_name: name.into(),
+        endpoints: vec![endpoint::LocalityLbEndpoints { lb_endpoints, ..Default::default() }],
+        ..Default::default()
+    }
+}
+
 /// Returns the endpoint metadata that selects the transport socket.
 pub(super) fn tls_mode(mode: TlsMode) -> Struct {
     let value = Value { kind: Some(Kind::StringValue(mode.as_str().into())) };

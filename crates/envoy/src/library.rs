@@ -26,7 +26,7 @@ use bytes::Bytes;
 use prost::{Message, Name};
 
 use super::cache::{Cache, ServiceInputs};
-use super::cds::{peers, socket_address};
+use super::cds::{peers, single_endpoint, socket_address};
 use super::common::SharedResources;
 use super::encoding::{any, encode};
 use super::rbac;
@@ -291,7 +291,7 @@ fn upstream_cluster(
         let cluster = cluster::Cluster {
             name: name.into(),
             cluster_discovery_type: Some(kind),
-            load_assignment: Some(named_assignment(name, address, port)),
+            load_assignment: Some(single_endpoint(name, socket_address(address.into(), port))),
             ..Default::default()
         };
         (cluster, may_speak_mtls && mode == TlsMode::Istio)
@@ -319,23 +319,6 @@ fn by_eds(name: &str) -> cluster::Cluster {
         name: name.into(),
         cluster_discovery_type: Some(ClusterDiscoveryType::Type(DiscoveryType::Eds.into())),
         eds_cluster_config: Some(eds),
-        ..Default::default()
-    }
-}
-
-fn named_assignment(name: &str, address: &str, port: u16) -> endpoint::ClusterLoadAssignment {
-    let host = endpoint::Endpoint {
-        address: Some(socket_address(address.into(), port)),
-        ..Default::default()
-    };
-    let member = endpoint::LbEndpoint {
-        host_identifier: Some(endpoint::lb_endpoint::HostIdentifier::Endpoint(host)),
-        ..Default::default()
-    };
-    let group = endpoint::LocalityLbEndpoints { lb_endpoints: vec![member], ..Default::default() };
-    endpoint::ClusterLoadAssignment {
-        cluster_name: name.into(),
-        endpoints: vec![group],
         ..Default::default()
     }
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::access_error::AccessError;
 use super::connect_proxy::ProxyError;
 use super::issued::NoToken;
 use strait_base::codes;
@@ -82,6 +83,12 @@ pub struct ApiStatus {
     pub code: u16,
     /// The message, cut to a line of 200 characters.
     pub message: String,
+}
+
+impl From<AccessError> for ApiError {
+    fn from(error: AccessError) -> Self {
+        Self::Unreachable(error.to_string())
+    }
 }
 
 impl ApiError {

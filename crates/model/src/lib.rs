@@ -113,7 +113,10 @@ pub use service::{
     ByName, Definition, Distribution, ExportTo, NamedEndpoint, Port, Protocol, Resolution, Service,
     TargetPort,
 };
-pub use sharing::{ISTIO_GLOBAL_LABEL, SHARE_LABEL, SharingDecision, SharingFacts, SharingRule};
+pub use sharing::{
+    ISTIO_GLOBAL_LABEL, SERVICE_SETTINGS_RULE, SHARE_LABEL, SharingDecision, SharingFacts,
+    SharingRule,
+};
 pub use sorted::{SortedMap, filling, repack};
 pub use status_condition::StatusCondition;
 pub use telemetry::{EndpointMetadata, telemetry};

@@ -58,7 +58,7 @@ pub struct Definition {
     pub node_local: bool,
     /// The endpoints that have priority (`trafficDistribution`).
     pub prefers: Distribution,
-    /// The statements of its cluster's objects about sharing it with other clusters.
+    /// The statements of the cluster's objects about sharing the service with other clusters.
     pub sharing: SharingFacts,
     /// `publishNotReadyAddresses`; affects name tables only.
     pub publish_not_ready: bool,

@@ -1,19 +1,22 @@
 //! Whether a service is shared with proxies of other clusters: what the objects of its cluster
 //! state, and the decision that the policy makes from it.
 
+/// The name of the rule by which `serviceSettings` of the mesh config keep a service local, in responses
+/// of the admin port. No policy changes it.
+pub const SERVICE_SETTINGS_RULE: &str = "mesh config serviceSettings";
 /// The label that shares an object with other clusters (`true`) or keeps it local (`false`).
 pub const SHARE_LABEL: &str = "strait.dev/share";
 /// Istio's label for global services.
 pub const ISTIO_GLOBAL_LABEL: &str = "istio.io/global";
 
-/// The statements of a cluster's objects about sharing one service; `None` if there is none.
+/// The statements of a cluster's objects about sharing one service; `None` without a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct SharingFacts {
     /// Whether a ServiceExport exists, if exports alone decide (`--mcs`).
     pub export: Option<bool>,
     /// The label [`SHARE_LABEL`] of the Service.
     pub label: Option<bool>,
-    /// The label [`SHARE_LABEL`] of its Namespace.
+    /// The label [`SHARE_LABEL`] of the Service's Namespace.
     pub namespace_label: Option<bool>,
     /// The label [`ISTIO_GLOBAL_LABEL`] of the Service.
     pub istio_label: Option<bool>,
@@ -66,7 +69,7 @@ pub struct SharingDecision {
 /// The rules that decide whether a service is shared; the first one that applies decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum SharingRule {
-    /// The ServiceExport, or that there is none.
+    /// The presence or absence of a ServiceExport.
     Export,
     /// The label of the Service.
     Label,

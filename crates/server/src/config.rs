@@ -665,7 +665,7 @@ fn parse_dns_domain(text: &str) -> Result<String, String> {
     };
     match domain.len() <= 253 && domain.split('.').all(is_label) {
         true => Ok(domain),
-        false => Err("expected a domain such as shop.example".to_owned()),
+        false => Err("expected a domain, for example shop.example".to_owned()),
     }
 }
 

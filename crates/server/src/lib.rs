@@ -190,7 +190,7 @@ fn lock_memory() {
             warn!(
                 code = code.id,
                 next = code.next,
-                "the process cannot lock {needed} bytes of its program in memory: {error}; {limit}"
+                "the process cannot lock {needed} bytes of program code in memory: {error}; {limit}"
             );
         }
     }

@@ -11,6 +11,7 @@ use tracing::warn;
 use super::authority_secret::SecretStore;
 use super::{ServeError, estate_ca};
 use crate::config::ServeArgs;
+use strait_base::latest::publish_change;
 use strait_base::source_status::{RememberedStores, SourceFacts, SourceStatusTable};
 use strait_base::task::Supervisor;
 use strait_identity::authority::load_or_create;
@@ -266,11 +267,7 @@ async fn follow_list(
 
 /// Sends a value if it differs from the last one.
 fn replace<T: PartialEq>(to: &watch::Sender<T>, new: T) {
-    to.send_if_modified(|old| {
-        let differs = *old != new;
-        *old = new;
-        differs
-    });
+    publish_change(to, new);
 }
 
 fn stores(sources: &[Listed], node: &mcp::McpNode) -> Vec<Store> {
@@ -390,11 +387,7 @@ async fn follow(
 ) {
     while objects.changed().await.is_ok() {
         let new = objects.borrow_and_update().as_deref().and_then(|now| data_of(now, &namespace));
-        data.send_if_modified(|old| {
-            let differs = *old != new;
-            *old = new;
-            differs
-        });
+        publish_change(&data, new);
     }
 }
 

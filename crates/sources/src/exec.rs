@@ -104,7 +104,7 @@ impl Program {
         args[at].split_once('=').map(|(_, value)| value).or_else(|| Some(args.get(at + 1)?))
     }
 
-    /// Returns the value of one of its own variables.
+    /// Returns the value of a variable that the entry defines.
     pub(crate) fn variable(&self, name: &str) -> Option<&str> {
         let variable = self.env.iter().flatten().rfind(|variable| variable.name == name);
         variable.map(|variable| variable.value.as_str())

@@ -11,6 +11,7 @@ use tracing::{info, warn};
 use crate::members::MemberSources;
 use crate::members::provider_file::ProviderFile;
 use strait_base::codes;
+use strait_base::latest::publish_change;
 use strait_base::task::Supervisor;
 use strait_model::policy::{InvalidPolicy, Policy};
 
@@ -166,11 +167,7 @@ impl WatchedFile<MemberSources> {
                     return;
                 }
                 let (new_value, new_problem) = join();
-                value.send_if_modified(|current| {
-                    let differs = *current != new_value;
-                    *current = new_value;
-                    differs
-                });
+                publish_change(&value, new_value);
                 problem.send_replace(new_problem);
             }
         });
@@ -223,11 +220,7 @@ impl<T: OperatorFile> FileWatcher<T> {
                 info!(%path, "{name} read");
                 self.problem.send_replace(None);
                 let value = Arc::new(value);
-                self.value.send_if_modified(|current| {
-                    let differs = *current != value;
-                    *current = value;
-                    differs
-                });
+                publish_change(&self.value, value);
             }
             Err(fact) => {
                 let code = &codes::POLICY;

@@ -10,7 +10,7 @@ use strait_base::codes;
 /// Age up to which past events are reported, in seconds.
 const RECENTLY: u64 = 600;
 
-/// Returns the problems of one process of the control plane and of its connections.
+/// Returns the problems of a control-plane process and its connections.
 pub(super) fn of_replica(name: &str, push: &Push) -> Vec<Value> {
     let object = format!("replica/{name}");
     let mut found = of_process(push, &object);

@@ -48,7 +48,7 @@ of the chart strait, or --tls-san of strait serve.";
 
     /// A refusal.
     AGENT_REFUSED = "STR0955", "the control plane issued no certificate",
-        "Check what the message names in the pod. The control plane's log has the detailed reason.", "\
+        "Check the named part of the pod. The control plane's log has the detailed reason.", "\
 UNAUTHENTICATED: the token is of another cluster, has another audience, or is expired. PERMISSION_DENIED:
 the cluster may not vouch for the account. UNAVAILABLE: the control plane cannot decide yet. The agent
 retries with growing pauses, and the existing certificate stays in use.";

@@ -111,7 +111,7 @@ later, the member is not renamed, because proxies carry its ID.";
 
     /// A Secret and a profile with one name.
     NAME_OF_ANOTHER_KIND = "STR0240", "a ClusterProfile and a Secret have the same name",
-        "Rename one of the objects, or change a selector in the --members file so that only one is selected.", "\
+        "Rename an object, or change a selector in the --members file so that only one is selected.", "\
 Members are known by the namespace and name of the object that defines them. If sources select a Secret and
 a ClusterProfile with the same name in one namespace, only the object of the first source is used. A Secret
 of the system namespace precedes the objects of all sources.";

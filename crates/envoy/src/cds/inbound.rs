@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::{
-    encode, from_inbound, given_endpoint, limited_options, policy, protocol_options,
+    encode, from_inbound, limited_options, policy, protocol_options, single_endpoint,
     socket_address, to_own_workload,
 };
 use crate::istio_filters::{self, NameReaders, ServiceName};
@@ -13,7 +13,6 @@ use strait_mesh::push::proxy::InboundTarget;
 use strait_model::{IstioFilter, Protocol, Proxy};
 use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
 use strait_proto::envoy::envoy::config::core::v3 as core;
-use strait_proto::envoy::envoy::config::endpoint::v3 as endpoint;
 use strait_rules::traffic::policy::{PoolLimits, ResolvedPolicy};
 use strait_rules::traffic::sidecar::WorkloadBackend;
 use strait_xds::resource::Resource;
@@ -99,12 +98,5 @@ fn lead_to(cluster: &mut cluster::Cluster, backend: &WorkloadBackend, proxy: &Pr
     cluster.cluster_discovery_type = Some(ClusterDiscoveryType::Type(DiscoveryType::Static.into()));
     cluster.lb_policy = LbPolicy::RoundRobin.into();
     cluster.upstream_bind_config = source;
-    cluster.load_assignment = Some(endpoint::ClusterLoadAssignment {
-        cluster_name: cluster.name.clone(),
-        endpoints: vec![endpoint::LocalityLbEndpoints {
-            lb_endpoints: vec![given_endpoint(address, 1, false)],
-            ..Default::default()
-        }],
-        ..Default::default()
-    });
+    cluster.load_assignment = Some(single_endpoint(&cluster.name, address));
 }

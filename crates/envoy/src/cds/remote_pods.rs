@@ -3,14 +3,15 @@
 
 use std::time::Duration;
 
-use super::{ClusterInputs, parts, policy, socket_address};
+use super::{ClusterInputs, parts, policy, single_endpoint, socket_address};
 use crate::lds::pod_server_name;
 use crate::{duration, encode};
 use strait_mesh::aggregate::MergedService;
+use strait_mesh::push::remote_pods::ServicePods;
 use strait_mesh::push::view::Role;
 use strait_model::{Port, Protocol, Resolution};
 use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
-use strait_proto::envoy::envoy::config::endpoint::v3 as endpoint;
+use strait_proto::envoy::envoy::config::core::v3::Address;
 use strait_rules::traffic::policy::{ClientTls, ServerName};
 use strait_xds::names::RemotePodsName;
 use strait_xds::resource::Resource;
@@ -25,17 +26,15 @@ impl ClusterInputs<'_> {
     /// and pod in its own network.
     pub(super) fn for_remote_pods(&self, service: &MergedService) -> Vec<Resource> {
         let is_headless = service.primary.resolution == Resolution::Headless;
+        let pods = self.context.remote_pods.of(service.hostname());
+        let Some(pods) = pods.filter(|_| is_headless) else { return Vec::new() };
         match self.view.role {
-            _ if !is_headless => Vec::new(),
-            Role::Client => self.to_gateways(service),
-            Role::Gateway => self.to_pods(service),
+            Role::Client => self.to_gateways(service, pods),
+            Role::Gateway => self.to_pods(service, pods),
         }
     }
 
-    fn to_gateways(&self, service: &MergedService) -> Vec<Resource> {
-        let Some(pods) = self.context.remote_pods.of(service.hostname()) else {
-            return Vec::new();
-        };
+    fn to_gateways(&self, service: &MergedService, pods: &ServicePods) -> Vec<Resource> {
         let ports = service.ports_in(&self.view.cluster);
         let ports = ports.filter(|port| port.protocol != Protocol::Udp);
         let clusters = ports.flat_map(|port| {
@@ -82,48 +81,30 @@ impl ClusterInputs<'_> {
 
     /// Returns an upstream cluster for each port of each pod, whose name is the SNI that clients
     /// send.
-    fn to_pods(&self, service: &MergedService) -> Vec<Resource> {
-        use cluster::cluster::{ClusterDiscoveryType, DiscoveryType};
-        let Some(pods) = self.context.remote_pods.of(service.hostname()) else {
-            return Vec::new();
-        };
-        let timeout = self.context.mesh.connect_timeout.min(POD_CONNECT_TIMEOUT);
+    fn to_pods(&self, service: &MergedService, pods: &ServicePods) -> Vec<Resource> {
         let mut clusters = Vec::new();
         for (cluster, pods) in pods.inside(&self.view.network) {
             for (address, pod) in pods.served() {
                 for (port, target) in &pod.ports {
                     let suffix = pod_server_name(cluster, service.hostname(), *port);
-                    let name = format!("{address}.{suffix}");
-                    let host = endpoint::Endpoint {
-                        address: Some(socket_address(pod.address.to_string(), *target)),
-                        ..Default::default()
-                    };
-                    let host = endpoint::LbEndpoint {
-                        host_identifier: Some(endpoint::lb_endpoint::HostIdentifier::Endpoint(
-                            host,
-                        )),
-                        ..Default::default()
-                    };
-                    let assignment = endpoint::ClusterLoadAssignment {
-                        cluster_name: name.clone(),
-                        endpoints: vec![endpoint::LocalityLbEndpoints {
-                            lb_endpoints: vec![host],
-                            ..Default::default()
-                        }],
-                        ..Default::default()
-                    };
-                    let kind = ClusterDiscoveryType::Type(DiscoveryType::Static.into());
-                    let cluster = cluster::Cluster {
-                        name: name.clone(),
-                        cluster_discovery_type: Some(kind),
-                        load_assignment: Some(assignment),
-                        connect_timeout: Some(duration(timeout)),
-                        ..super::base(self.context)
-                    };
-                    clusters.push(encode(name, &cluster));
+                    let target = socket_address(pod.address.to_string(), *target);
+                    clusters.push(self.to_pod(format!("{address}.{suffix}"), target));
                 }
             }
         }
         clusters
+    }
+
+    fn to_pod(&self, name: String, target: Address) -> Resource {
+        use cluster::cluster::{ClusterDiscoveryType, DiscoveryType};
+        let timeout = self.context.mesh.connect_timeout.min(POD_CONNECT_TIMEOUT);
+        let cluster = cluster::Cluster {
+            name: name.clone(),
+            cluster_discovery_type: Some(ClusterDiscoveryType::Type(DiscoveryType::Static.into())),
+            load_assignment: Some(single_endpoint(&name, target)),
+            connect_timeout: Some(duration(timeout)),
+            ..super::base(self.context)
+        };
+        encode(name, &cluster)
     }
 }

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use serde::Serialize;
-
 use strait_mesh::push::PushContext;
 use strait_model::ClusterId;
 use strait_rules::traffic::HostPattern;
@@ -14,8 +12,7 @@ use strait_rules::traffic::virtual_service_selection::RoutedService;
 pub(super) const BEHIND: &str = "it matches as well, but comes after the deciding rule";
 
 /// The path of a request through the configuration.
-#[derive(Debug, Default, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Default)]
 pub struct RequestWalk {
     /// The node ID of the proxy.
     pub proxy: String,
@@ -34,22 +31,19 @@ pub struct RequestWalk {
     /// The destinations of the request.
     pub destinations: Vec<RequestDestination>,
     /// The status of the proxy's own response.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub answer: Option<u32>,
     /// The URL of a redirect.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub location: Option<String>,
     /// The outcome, as text.
     pub outcome: String,
     /// Other effects: faults, mirrors, path changes.
     pub notes: Vec<String>,
     /// The credentials that the chain needs, by the names that the proxy requests.
-    #[serde(skip)]
     pub credentials: Vec<String>,
 }
 
 /// A rule of an object.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleName {
     /// The kind of the object.
     pub kind: &'static str,
@@ -58,19 +52,17 @@ pub struct RuleName {
     /// Its name.
     pub name: String,
     /// The cluster that owns the object, if it is a cluster's own object.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster: Option<String>,
     /// The index of the rule in the object, from 0; `None` for the entire object.
     pub index: Option<u32>,
     /// The path of the rule in the object: `spec.http[0]`.
     pub path: String,
     /// The rule that delegates to it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub via: Option<Box<Self>>,
 }
 
 /// A rule that does not decide.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 pub struct LostRule {
     /// The rule.
     pub rule: RuleName,
@@ -79,8 +71,7 @@ pub struct LostRule {
 }
 
 /// An upstream cluster that receives requests.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug)]
 pub struct RequestDestination {
     /// Its name.
     pub cluster: String,

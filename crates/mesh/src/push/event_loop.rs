@@ -370,7 +370,7 @@ impl MeshState {
             || self.editions_stale
             || self.all_rules().any(RulesInUse::is_dirty)
             || self.access.is_stale()
-            || self.remote_pods.is_awaiting()
+            || self.remote_pods.is_awaiting
             || !self.touched_reach.is_empty()
             || !self.touched.is_empty()
     }
@@ -389,7 +389,7 @@ impl MeshState {
             || self.editions_stale
             || self.all_rules().any(RulesInUse::is_dirty)
             || self.access.is_stale()
-            || self.remote_pods.is_awaiting()
+            || self.remote_pods.is_awaiting
             || !self.touched.objects.is_empty()
     }
 

@@ -1,7 +1,7 @@
 //! Virtual addresses (VIPs) of the pods of headless services, by which proxies in other networks
 //! select a single pod.
 //!
-//! A gateway has one address for all pods of its network. Therefore, each cluster's pods of a
+//! A gateway has one address for all pods behind it. Therefore, each cluster's pods of a
 //! headless service have a block of 256 addresses in 242.0.0.0/8, and a pod of a StatefulSet has
 //! the address with its ordinal as the offset. The address only exists in name tables, listeners
 //! and server names (SNI): a client's Envoy writes it into the SNI, and the gateway selects the
@@ -25,7 +25,7 @@ const RANGE: u8 = 242;
 #[derive(Debug, Clone, Default)]
 pub struct RemotePods {
     pub(super) by_host: OrdMap<Hostname, Arc<ServicePods>>,
-    /// Whether the names of any pods await gateways.
+    /// Whether the names of any pods await gateways, so that another version has to follow.
     pub(super) is_awaiting: bool,
 }
 
@@ -99,7 +99,7 @@ impl RemoteClusterPods {
         Ipv4Addr::new(RANGE, second, third, offset)
     }
 
-    /// Returns the range of all addresses: its first address and the length of its prefix.
+    /// Returns the range of all addresses: the first address and the length of the prefix.
     pub fn range(&self) -> (IpAddr, u8) {
         (self.address(0).into(), 24)
     }
@@ -147,12 +147,7 @@ impl RemotePods {
         self.of(host).map(Arc::as_ptr) == other.of(host).map(Arc::as_ptr)
     }
 
-    /// Returns whether another version has to follow, in which more pods are named.
-    pub(super) fn is_awaiting(&self) -> bool {
-        self.is_awaiting
-    }
-
-    /// Returns the services whose pods differ from those of an earlier version.
+    /// Returns the services whose pods have changed since an earlier version.
     pub(super) fn differing<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = &'a Hostname> {
         let hosts: BTreeSet<_> = self.by_host.keys().chain(before.by_host.keys()).collect();
         hosts.into_iter().filter(|host| !self.is_same(before, host))

@@ -74,7 +74,7 @@ impl ServiceScopes {
     }
 
     /// Returns whether a service with these labels, in a namespace with these labels, is global:
-    /// whether any configuration that matches it says so. Returns `None` without configurations.
+    /// whether any matching configuration says so. Returns `None` without configurations.
     pub fn is_global(&self, namespace: &Labels, service: &Labels) -> Option<bool> {
         let matches = |scope: &&ServiceScope| {
             scope.namespaces.matches(namespace) && scope.services.matches(service)

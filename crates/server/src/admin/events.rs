@@ -130,7 +130,7 @@ impl Follower {
     }
 }
 
-/// Returns a change without the steps of its proxies.
+/// Returns a change without the steps of the proxies.
 fn view(entry: &TimelineEntry) -> api::ChangeEvent {
     let named = entry.causes.named_causes();
     let (cause, others) = match named.split_first() {
@@ -160,7 +160,7 @@ fn view(entry: &TimelineEntry) -> api::ChangeEvent {
     }
 }
 
-/// Returns a change with the steps of its proxies, as far as they are stored.
+/// Returns a change with the stored steps of the proxies.
 fn whole(entry: &TimelineEntry) -> api::ChangeEvent {
     let steps = entry.delivery.steps();
     let refusals = steps.refusals.iter().map(|one| api::ProxyRefusal {

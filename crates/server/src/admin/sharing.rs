@@ -4,7 +4,7 @@ use strait_admin_api as api;
 use strait_mesh::aggregate::MergedService;
 use strait_mesh::push::PushContext;
 use strait_model::registry::Provider;
-use strait_model::{ClusterId, SharingDecision, SharingFacts};
+use strait_model::{ClusterId, SERVICE_SETTINGS_RULE, SharingDecision, SharingFacts};
 
 /// Returns a row for each cluster that has the service: whether it shares the service, the rule
 /// that decides it, and the statements of the cluster's objects.
@@ -42,7 +42,7 @@ fn decided(
     if let Err(refused) = context.policy.may_export(cluster, host, namespace.as_str()) {
         (true, format!("policy {}", refused.rule))
     } else if context.mesh.cluster_local(service.hostname()) {
-        (true, "mesh config serviceSettings".to_owned())
+        (true, SERVICE_SETTINGS_RULE.to_owned())
     } else {
         (sharing.is_local, sharing.rule.as_str().to_owned())
     }

@@ -7,6 +7,7 @@ use tokio::sync::watch;
 
 use crate::admin::Readiness;
 use strait_base::codes;
+use strait_base::latest::publish_change;
 use strait_sources::clusters::reconciler::MembersSettled;
 
 /// Reason of unreadiness until the configuration has been read.
@@ -54,9 +55,5 @@ pub(super) fn report_readiness(
     };
     waiting_for.extend(sources.iter().map(|name| format!("source {name} to be read")));
     let new = Readiness { ready: false, waiting_for };
-    readiness.send_if_modified(|old| {
-        let differs = *old != new;
-        *old = new;
-        differs
-    });
+    publish_change(readiness, new);
 }

@@ -22,6 +22,7 @@ use tracing::{debug, info, warn};
 
 pub use self::plan::DnsSettings;
 use self::plan::{DnsWrite, PresentRecords, plan};
+use crate::registry::kube::US;
 use strait_base::codes;
 use strait_kube_client::{Access, ApiClient, ApiError, Patch};
 use strait_model::{DnsHosts, WriterRole};
@@ -34,7 +35,6 @@ const PACE: Duration = Duration::from_millis(50);
 const RECHECK: Duration = Duration::from_secs(300);
 /// The pause after a failed request.
 const PAUSE: Duration = Duration::from_secs(30);
-const MANAGER: &str = "strait";
 
 /// Writes the records while this process has the writer role. Ends when the sender of hosts is
 /// dropped.
@@ -54,19 +54,14 @@ pub async fn run(
             None => RECHECK,
             Some(wanted) => {
                 let access = access.borrow().clone();
-                let result = match ApiClient::new(&access) {
-                    Ok(client) => writer.follow(&client, &wanted, &role).await,
-                    Err(error) => Err(ApiError::Unreachable(error.to_string())),
-                };
+                let result = writer.follow(&access, &wanted, &role).await;
                 writer.judge(result)
             }
         };
         tokio::select! {
-            changed = hosts.changed() => if changed.is_err() { return },
+            // Changed hosts do not shorten the pause after a failure.
+            changed = hosts.changed(), if pause != PAUSE => if changed.is_err() { return },
             () = sleep(pause) => {}
-        }
-        if pause == PAUSE {
-            sleep(PAUSE).await;
         }
     }
 }
@@ -80,13 +75,14 @@ struct RecordWriter {
 }
 
 impl RecordWriter {
-    /// Reads the objects and writes those that differ. Returns when to look again.
+    /// Reads the objects and writes the differing ones. Returns when to look again.
     async fn follow(
         &mut self,
-        client: &ApiClient,
+        access: &Access,
         wanted: &DnsHosts,
         role: &watch::Receiver<WriterRole>,
     ) -> Result<Duration, ApiError> {
+        let client = ApiClient::new(access)?;
         let path = self.settings.path();
         let list: Value = client.get(&path).await?;
         let present = PresentRecords::read(&list, &self.settings.clusterset);
@@ -102,7 +98,7 @@ impl RecordWriter {
                 continue;
             }
             self.written.insert(write.name().to_owned(), Instant::now());
-            carry_out(client, &path, &write).await?;
+            carry_out(&client, &path, &write).await?;
             sleep(PACE).await;
         }
         Ok(next.max(PACE))
@@ -137,7 +133,7 @@ async fn carry_out(client: &ApiClient, path: &str, write: &DnsWrite) -> Result<(
     let object = format!("{path}/{}", write.name());
     let (host, result) = match write {
         DnsWrite::Apply { host, body, .. } => {
-            let applied = client.patch::<IgnoredAny>(&object, Patch::ApplyOwn(MANAGER), body).await;
+            let applied = client.patch::<IgnoredAny>(&object, Patch::ApplyOwn(US), body).await;
             (host, applied.map(drop))
         }
         DnsWrite::Delete { host, uid, version, .. } => {

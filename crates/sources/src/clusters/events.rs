@@ -97,8 +97,7 @@ async fn write(
     event: &Value,
 ) -> Result<(), ApiError> {
     let access = access.borrow().clone();
-    let client =
-        ApiClient::new(&access).map_err(|error| ApiError::Unreachable(error.to_string()))?;
+    let client = ApiClient::new(&access)?;
     let name = event["metadata"]["name"].as_str().unwrap_or_default();
     let path = format!("/api/v1/namespaces/{namespace}/events/{name}");
     client.patch::<IgnoredAny>(&path, Patch::Apply(COMPONENT), event).await.map(drop)

@@ -26,6 +26,7 @@ use super::reconciler::{MemberClients, MembersSettled};
 use super::status::{ClusterState, ClusterStatus};
 use crate::members::MemberSources;
 use crate::members::profile::{ID_PROPERTY, PUBLISHING_MANAGER};
+use crate::registry::kube::MANAGED_BY;
 use strait_base::codes;
 use strait_kube_client::{Access, ApiClient, ApiError, Patch};
 use strait_model::{ClusterId, WriterRole};
@@ -59,7 +60,7 @@ pub struct PublishedProfilesConfig {
     pub clients: watch::Receiver<Arc<MemberClients>>,
 }
 
-/// A member as it is published.
+/// The published form of a member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct PublishedMember {
     network: Option<String>,
@@ -174,9 +175,7 @@ impl PublishingRound {
             self.read_versions(members, &clients).await;
         }
         let result = async {
-            let unreachable =
-                |error: strait_kube_client::AccessError| ApiError::Unreachable(error.to_string());
-            let client = ApiClient::new(&access).map_err(unreachable)?;
+            let client = ApiClient::new(&access)?;
             if let Some(previous) = &previous {
                 self.align(&client, previous, &PublishedMembers::new()).await?;
             }
@@ -295,7 +294,7 @@ fn profile(id: &str, namespace: &str) -> Value {
             "name": id, "namespace": namespace,
             "labels": {
                 MANAGER_LABEL: PUBLISHING_MANAGER,
-                "app.kubernetes.io/managed-by": PUBLISHING_MANAGER,
+                MANAGED_BY: PUBLISHING_MANAGER,
             },
         },
         "spec": { "displayName": id, "clusterManager": { "name": PUBLISHING_MANAGER } },

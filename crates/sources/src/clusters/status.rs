@@ -90,7 +90,7 @@ pub struct ClusterStatus {
     pub credential: Option<CredentialStatus>,
     /// The state in the inventory that the member comes from.
     pub inventory: Option<InventoryStatus>,
-    /// The permissions that the reader lacks, such as `list pods`.
+    /// The permissions that the reader lacks, for example `list pods`.
     pub missing_rights: Vec<String>,
     /// The clusters whose pods use the same addresses in the same network. Filled in by the
     /// component that knows them.

@@ -182,8 +182,7 @@ fn group_and_kind(status: &WantedStatus) -> [Arc<str>; 2] {
 /// Writes one status, with the first version of the kind that the server supports.
 async fn write(access: &watch::Receiver<Access>, status: &WantedStatus) -> Result<(), ApiError> {
     let access = access.borrow().clone();
-    let client =
-        ApiClient::new(&access).map_err(|error| ApiError::Unreachable(error.to_string()))?;
+    let client = ApiClient::new(&access)?;
     let mut paths = api_paths(status.key()).into_iter().peekable();
     while let Some(path) = paths.next() {
         match write_at(&client, &path, status).await {

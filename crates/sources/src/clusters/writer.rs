@@ -194,7 +194,7 @@ impl WriterLease {
 
     fn client(&self) -> Result<ApiClient, ApiError> {
         let access = self.access.borrow().clone();
-        ApiClient::new(&access).map_err(|error| ApiError::Unreachable(error.to_string()))
+        Ok(ApiClient::new(&access)?)
     }
 
     fn path(&self, name: &str) -> String {

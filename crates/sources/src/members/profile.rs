@@ -146,7 +146,7 @@ impl ProviderProgram {
         servers.is_none_or(|servers| servers.iter().any(|server| server.matches(host)))
     }
 
-    /// Returns the program for a cluster, with the permitted arguments of its profile: `FLAG` and
+    /// Returns the program for a cluster, with the permitted arguments of the profile: `FLAG` and
     /// `FLAG=VALUE`.
     pub fn program_for(&self, provider: &AccessProvider) -> Program {
         let is_allowed = |argument: &&String| {

@@ -13,6 +13,7 @@ use tracing::warn;
 
 use super::kubeconfig::{self, ChosenContext};
 pub use super::own_cluster_error::OwnClusterError;
+use strait_base::latest::publish_change;
 use strait_base::task::Supervisor;
 use strait_kube_client::{Access, ApiCredential, Loopback, Redacted};
 
@@ -103,11 +104,7 @@ impl ClusterAccessSource {
             match self.access().await {
                 Ok((new, until)) => {
                     (ends, failed) = (until, false);
-                    sender.send_if_modified(|old| {
-                        let differs = *old != new;
-                        *old = new;
-                        differs
-                    });
+                    publish_change(&sender, new);
                 }
                 Err(reason) => {
                     warn!(%reason, "cannot renew the config cluster's credential; the last one stays in use");

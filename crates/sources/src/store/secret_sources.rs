@@ -26,6 +26,7 @@ use crate::members::{
     MemberSources, ObjectSelection, PlacementSelection, SelectorExpression, Source,
 };
 use strait_base::codes;
+use strait_base::latest::publish_change;
 use strait_base::mass_deletion::MassDeletionGuard;
 use strait_base::task::Supervisor;
 use strait_kube_client::{
@@ -242,11 +243,7 @@ impl JoinedSources {
                     differs
                 });
             }
-            problems.send_if_modified(|current| {
-                let differs = *current != found_problems;
-                *current = found_problems;
-                differs
-            });
+            publish_change(&problems, found_problems);
             tokio::select! {
                 changed = self.own.changed() => if changed.is_err() { return pending().await },
                 () = changed(&mut self.sources) => {}
@@ -709,11 +706,7 @@ impl ReadSource {
         if let Some(fact) = state.failure.as_ref().filter(|fact| before.as_ref() != Some(fact)) {
             warn!(namespace = %self.selection.objects.namespace, reason = fact, "cannot read a member source");
         }
-        let is_changed = self.state.send_if_modified(|current| {
-            let differs = *current != state;
-            *current = state;
-            differs
-        });
+        let is_changed = publish_change(&self.state, state);
         if is_changed {
             self.changed.notify_one();
         }

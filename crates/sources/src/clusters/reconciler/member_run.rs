@@ -16,6 +16,7 @@ use crate::clusters::status;
 use crate::lifetime::Lifetime;
 use crate::registry::kube::{self, ObjectCounts, RunStatus};
 use crate::store::member;
+use strait_base::latest::publish_change;
 use strait_base::task::until;
 use strait_model::mesh_config::ObjectSelectors;
 use strait_model::policy::Policy;
@@ -201,11 +202,7 @@ async fn follow_selectors(
         if let (Some(own), Some(new)) = (own, &mut new) {
             new.namespaces = own;
         }
-        selectors.send_if_modified(|current| {
-            let differs = *current != new;
-            *current = new;
-            differs
-        });
+        publish_change(&selectors, new);
         tokio::select! {
             Ok(()) = policy.changed() => {}
             Ok(()) = mesh.changed() => {}
@@ -266,11 +263,7 @@ impl MemberUpdates<'_> {
     /// Publishes the delayed loss of endpoints.
     fn report(&self) {
         let holding = self.guard.holding();
-        let changed = self.delayed_loss.send_if_modified(|current| {
-            let differs = *current != holding;
-            *current = holding;
-            differs
-        });
+        let changed = publish_change(&self.delayed_loss, holding);
         if changed {
             self.context.note(&self.id);
         }

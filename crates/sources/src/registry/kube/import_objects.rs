@@ -33,6 +33,7 @@ pub(super) const SLICE_CONTROLLER: &str = "endpointslice.kubernetes.io/managed-b
 pub(super) const HEADLESS: &str = "service.kubernetes.io/headless";
 pub(super) const SLICE_US: &str = "strait.dev";
 pub(crate) const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+/// The value of [`MANAGED_BY`], and the field manager of server-side apply.
 pub(crate) const US: &str = "strait";
 /// The label with the name of the cluster set.
 pub(crate) const SET: &str = "strait.dev/clusterset";

@@ -155,7 +155,7 @@ pub struct RunStatus {
     pub skipped: Skipped,
     /// Restrictions of the operation, such as a kind that may not be read; sorted.
     pub degraded: Vec<String>,
-    /// The permissions that the reader lacks, such as `list pods`.
+    /// The permissions that the reader lacks, for example `list pods`.
     pub missing_rights: Vec<String>,
     /// A doubtful report of the cluster, which is requested again before it applies.
     pub doubted: Option<String>,

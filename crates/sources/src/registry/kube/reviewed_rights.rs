@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::kind::IndexedKind;
+use strait_base::latest::publish_change;
 use strait_kube_client::{ApiClient, OwnRights};
 
 /// The kinds that every cluster has. For other kinds, a missing right is not distinguishable from a
@@ -37,11 +38,7 @@ pub(super) async fn follow(client: &ApiClient, reviewed: &watch::Sender<Reviewed
     loop {
         if let Ok(Ok(rights)) = timeout(LIMIT, OwnRights::read(client, NAMESPACE)).await {
             let missing = missing(&rights);
-            reviewed.send_if_modified(|current| {
-                let differs = *current != missing;
-                *current = missing;
-                differs
-            });
+            publish_change(reviewed, missing);
         }
         let is_complete = reviewed.borrow().is_empty();
         sleep(if is_complete { AGAIN } else { AGAIN_MISSING }).await;

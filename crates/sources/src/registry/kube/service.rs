@@ -264,15 +264,10 @@ fn is_used_label(label: &str) -> bool {
 /// # Errors
 /// Returns the reason why another value than `true` and `false` is ignored.
 pub(super) fn share_label(value: Option<&str>) -> Result<Option<bool>, Box<str>> {
-    match value {
-        None => Ok(None),
-        Some("true") => Ok(Some(true)),
-        Some("false") => Ok(Some(false)),
-        Some(other) => Err(format!(
-            "label {SHARE_LABEL}: {other:?} is neither true nor false, so it is ignored"
-        )
-        .into()),
-    }
+    let invalid = |text: &str| {
+        format!("label {SHARE_LABEL}: {text:?} is neither true nor false, so it is ignored").into()
+    };
+    value.map(|text| text.parse().map_err(|_| invalid(text))).transpose()
 }
 
 impl KubeService {
@@ -441,11 +436,8 @@ impl ReadKind for KubeService {
             invalid = Some(reason);
             None
         });
-        let istio_label = match metadata.labels.get(ISTIO_GLOBAL_LABEL) {
-            Some("true") => Some(true),
-            Some("false") => Some(false),
-            _ => None,
-        };
+        let istio_label = metadata.labels.get(ISTIO_GLOBAL_LABEL);
+        let istio_label = istio_label.and_then(|text| text.parse().ok());
         let sharing = SharingFacts { label: share, istio_label, ..SharingFacts::default() };
         let declines_export = annotation(AUTO_EXPORT) == Some("false");
         let is_gateway = metadata.labels.get(NETWORK_LABEL).is_some_and(|name| !name.is_empty());

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tracing::debug;
 
-use super::import_objects::{APPLIED, DERIVED, derived_name};
+use super::import_objects::{APPLIED, DERIVED, US, derived_name};
 use super::imports::{ImportWrite, import_status};
 use super::index::{KubeIndex, namespaced_name, workload_key};
 use super::mcs::{GROUP, is_reserved};
@@ -38,8 +38,6 @@ const IMPORT_PACE: Duration = Duration::from_millis(50);
 const SLICE_PACE: Duration = Duration::from_secs(1);
 /// The pause after a transient error.
 const PAUSE: Duration = Duration::from_secs(30);
-/// The field manager for server-side apply.
-const MANAGER: &str = "strait";
 
 /// The desired state of one object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -443,7 +441,7 @@ async fn write(client: &ApiClient, version: &str, object: &DesiredObject) -> Res
             "metadata": { "name": name, "namespace": namespace }, "status": status,
         });
         let path = format!("{below}/{plural}/{name}/status");
-        client.patch::<IgnoredAny>(&path, Patch::ApplyOwn(MANAGER), &object).await.map(drop)
+        client.patch::<IgnoredAny>(&path, Patch::ApplyOwn(US), &object).await.map(drop)
     };
     match &object.state {
         DesiredState::Conditions(conditions) => {
@@ -483,7 +481,7 @@ async fn write_import(
     let apply = async |path: &str, version: &str, kind: &str, object: Value| {
         let mut object = object;
         (object["apiVersion"], object["kind"]) = (version.into(), kind.into());
-        let patch = Patch::ApplyOwn(MANAGER);
+        let patch = Patch::ApplyOwn(US);
         client.patch::<IgnoredAny>(path, patch, &object).await.map(drop)
     };
     let apply_status = async |status: Value| {

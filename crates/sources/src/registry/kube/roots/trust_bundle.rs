@@ -15,6 +15,7 @@ use tracing::{debug, info};
 
 use super::state::{TrustBundleState, Writable};
 use crate::registry::kube::import_objects::{MANAGED_BY, SET, US};
+use strait_base::latest::publish_change;
 use strait_kube_client::{ApiClient, ApiError, Patch};
 use strait_model::{RootBundle, WriterRole};
 
@@ -26,7 +27,6 @@ const GROUP: &str = "certificates.k8s.io";
 /// Supported versions, the best one first.
 const VERSIONS: &[&str] = &["v1", "v1beta1"];
 const PLURAL: &str = "clustertrustbundles";
-const MANAGER: &str = "strait";
 /// How often a written object is read again, so that a deleted or changed one is restored.
 const RECHECK: Duration = Duration::from_secs(300);
 /// How often a server without the kind, or without the permission, is asked again.
@@ -56,11 +56,7 @@ pub(super) async fn run(
                 // Boxed, so that its memory is released after the write.
                 let result = Box::pin(write(client, bundle, clusterset, now)).await;
                 let (found, pause) = judged(result);
-                state.send_if_modified(|current| {
-                    let differs = *current != found;
-                    *current = found;
-                    differs
-                });
+                publish_change(&state, found);
                 pause
             }
         };
@@ -116,7 +112,7 @@ async fn write(
         Some(Existing::Outdated) if role == WriterRole::Creates => return Ok(None),
         Some(Existing::Outdated) | None => {}
     }
-    client.patch::<Value>(&path, Patch::ApplyOwn(MANAGER), &wanted).await?;
+    client.patch::<Value>(&path, Patch::ApplyOwn(US), &wanted).await?;
     info!(server = %client.server(), "ClusterTrustBundle written");
     Ok(Some(TrustBundleState::Current))
 }
