@@ -55,7 +55,7 @@ export interface AffectedProxies {
   proxies: Array<StreamName>;
   /** Number of resources of one proxy. */
   resources: BeforeAfter;
-  /** The changes by the short name of the resource type, such as `cds`. */
+  /** The changes by the short name of the resource type, for example `cds`. */
   types: Record<string, TypeChanges>;
 }
 
@@ -113,7 +113,7 @@ export interface CertificateProblem {
   since: string;
 }
 
-/** The serving certificate, the CA, and the replacement of its root. */
+/** The serving certificate, the CA, and the replacement of the CA's root. */
 export interface CertificateStatus {
   /** The CA of the mesh; null if this control plane signs no certificates. */
   authority: Authority | null;
@@ -175,7 +175,7 @@ export interface ChangeEvent {
   restored: boolean;
   /** Number of the change. */
   seq: number;
-  /** The delivery to each proxy, as far as it is stored. Absent in the list of changes. */
+  /** The stored part of the delivery to each proxy. Absent in the list of changes. */
   steps?: Array<ProxyDelivery> | null;
   /** The version of the mesh that contains the change. */
   version: number;
@@ -225,7 +225,7 @@ export interface Cluster {
   endpoints: number;
   /** The cluster ID, or a data key of the Secret that is not a valid ID. */
   id: string;
-  /** Claims to another network than the one that the Secret fixes; they have no effect. Absent if empty. */
+  /** Claims to another network than the Secret's; they have no effect. Absent if empty. */
   ignoredClaims?: Array<IgnoredClaim>;
   /** The state in the inventory that the member comes from; null without an inventory. */
   inventory: Inventory | null;
@@ -233,7 +233,7 @@ export interface Cluster {
   kubeconfigRefused?: boolean;
   /** When the API server last sent a valid response; null if it never did. */
   lastContact: string | null;
-  /** The permissions that the reader lacks, such as `list pods`. */
+  /** The permissions that the reader lacks, for example `list pods`. */
   missingRights: Array<string>;
   /** The mode that an operator requests, `drain` or `pause`; absent by default. */
   mode?: string | null;
@@ -521,7 +521,7 @@ export interface HeldObject {
   namespace: string;
 }
 
-/** A version of the mesh, and the number of its changes. */
+/** A version of the mesh, and its number of changes. */
 export interface HistoryRow {
   /** When the version was recorded. */
   at: string;
@@ -861,7 +861,7 @@ export interface ObjectStatus {
 
 /** A kind of objects that an API server no longer updates. */
 export interface OutdatedKind {
-  /** Plural name of the kind, such as `endpointslices`. */
+  /** Plural name of the kind, for example `endpointslices`. */
   kind: string;
   /** When updates stopped. */
   since: string;
@@ -1135,7 +1135,7 @@ export interface Proxy {
   secrets?: Array<ProxySecret>;
   /** The kind of client: `sidecar`, `router` and others. */
   type: string;
-  /** The delivery of each subscribed resource type, by the type's short name, such as `cds`. */
+  /** The delivery of each subscribed resource type, by the type's short name, for example `cds`. */
   types: Record<string, TypeDelivery>;
   /** Whether the proxy's cluster has reported its pod. */
   verified: boolean;
@@ -1708,7 +1708,7 @@ export interface SharingStatements {
   istioLabel?: boolean | null;
   /** The label `strait.dev/share` of the Service. */
   label?: boolean | null;
-  /** The label `strait.dev/share` of its Namespace. */
+  /** The label `strait.dev/share` of the Service's Namespace. */
   namespaceLabel?: boolean | null;
   /** Whether `serviceScopeConfigs` of the mesh config select the service as global. */
   scope?: boolean | null;
@@ -1768,7 +1768,7 @@ export type SourceState = "syncing" | "live" | "stale" | "timeout" | "restored" 
 export interface StoppedRollout {
   /** When it was stopped. */
   at: string;
-  /** ID of the configuration that is held since then. */
+  /** ID of the configuration held since then. */
   configuration: string;
   /** Why it was stopped. */
   reason: string;
