@@ -6,8 +6,9 @@
 //! a version changes the inbound configuration of east-west gateways, the next version that changes
 //! more than endpoints waits for their acknowledgement. The first version contains upstream
 //! clusters, assignments and the gateways' listeners, to which no route leads without the second.
-//! The wait is limited to [`ANSWERS_LIMIT`]. After a wait that timed out, no version waits for
-//! [`IN_VAIN_FOR`], so that an unresponsive gateway delays other changes only once.
+//! The wait is limited to [`ANSWERS_LIMIT`]. After a wait that timed out, no version waits until
+//! the missing acknowledgements have arrived or their streams have ended, so that an unresponsive
+//! gateway delays other changes only once.
 //! (docs/contributing/decisions/0055-subsets-that-come-and-go.md)
 
 use std::time::{Duration, Instant};
@@ -16,25 +17,25 @@ use tokio::sync::mpsc;
 
 use strait_base::task::until;
 
-/// The maximum time to wait for acknowledgements of gateways.
-const ANSWERS_LIMIT: Duration = Duration::from_millis(250);
-/// The time without waiting after a wait that timed out.
-const IN_VAIN_FOR: Duration = Duration::from_secs(30);
+/// The maximum time to wait for acknowledgements of gateways. A gateway on a busy node needs several
+/// hundred milliseconds.
+const ANSWERS_LIMIT: Duration = Duration::from_secs(1);
 
 /// The acknowledgements of gateways for which the next version waits.
 #[derive(Debug, Default)]
 pub(super) struct GatewaysFirst {
     /// A channel that closes when all gateways have acknowledged, and the deadline.
     awaited: Option<(mpsc::Receiver<()>, Instant)>,
-    in_vain_until: Option<Instant>,
+    /// The channel of the last wait that timed out. It closes as `awaited` does.
+    overdue: Option<mpsc::Receiver<()>>,
 }
 
 impl GatewaysFirst {
     /// Records that a version was published. The senders of `answers` are held by the version's
     /// receipts until the gateways acknowledge.
     pub(super) fn note(&mut self, answers: mpsc::Receiver<()>, now: Instant) {
-        let is_suspended = self.in_vain_until.is_some_and(|until| now < until);
-        if !answers.is_closed() && !is_suspended {
+        self.overdue.take_if(|overdue| overdue.is_closed());
+        if !answers.is_closed() && self.overdue.is_none() {
             self.awaited = Some((answers, now + ANSWERS_LIMIT));
         }
     }
@@ -42,12 +43,12 @@ impl GatewaysFirst {
     /// Waits until all gateways have acknowledged or the deadline has passed. Cancel-safe.
     pub(super) async fn answered(&mut self) {
         let Some((answers, limit)) = &mut self.awaited else { return };
-        tokio::select! {
+        let has_timed_out = tokio::select! {
             biased;
-            _ = answers.recv() => {}
-            () = until(Some(*limit)) => self.in_vain_until = Some(*limit + IN_VAIN_FOR),
-        }
-        self.awaited = None;
+            _ = answers.recv() => false,
+            () = until(Some(*limit)) => true,
+        };
+        self.overdue = self.awaited.take().map(|(answers, _)| answers).filter(|_| has_timed_out);
     }
 }
 
@@ -88,18 +89,17 @@ mod tests {
     #[tokio::test]
     async fn unresponsive_gateway_delays_one_version() {
         let (mut first, begun) = (GatewaysFirst::default(), Instant::now());
-        let (_sender, answers) = mpsc::channel(1);
+        let (unresponsive, answers) = mpsc::channel(1);
         first.note(answers, begun);
         first.answered().await;
         assert!(begun.elapsed() >= ANSWERS_LIMIT);
-        let note = |first: &mut GatewaysFirst, after: Duration| {
-            let (sender, answers) = mpsc::channel(1);
-            first.note(answers, begun + ANSWERS_LIMIT + after);
-            let is_awaited = first.answered().now_or_never().is_none();
-            drop(sender);
-            is_awaited
+        let is_awaited = |first: &mut GatewaysFirst| {
+            let (_sender, answers) = mpsc::channel(1);
+            first.note(answers, Instant::now());
+            first.answered().now_or_never().is_none()
         };
-        assert!(!note(&mut first, IN_VAIN_FOR / 2), "a recent wait timed out");
-        assert!(note(&mut first, IN_VAIN_FOR));
+        assert!(!is_awaited(&mut first), "the gateway has not acknowledged yet");
+        drop(unresponsive);
+        assert!(is_awaited(&mut first), "the gateway has acknowledged");
     }
 }
