@@ -7,6 +7,9 @@
 //! `STRAIT_REAL=required` a skip is a failure.
 //!
 //! `cargo test --test real [FILTER]`; `STRAIT_REAL_KEEP=1` keeps logs and configurations of a run.
+//! `--part first` and `--part second` run the scenarios before [`SECOND_PART`] and the others, so
+//! that two processes share the work. With `STRAIT_REAL_TRIES=2` a failed scenario is tried again in a
+//! new mesh and reported as flaky if it passes, as in the profile `ci` of cargo-nextest.
 
 #![expect(
     clippy::unwrap_used,
@@ -71,6 +74,8 @@ struct Rig {
     /// immediately.
     world: Option<World>,
     tried: bool,
+    /// The number of meshes in which a scenario has failed.
+    failures: usize,
     host: Host,
 }
 
@@ -83,6 +88,31 @@ impl Rig {
         self.world
             .as_mut()
             .expect("the mesh did not come up: the first scenario that needs it says why")
+    }
+
+    /// Runs a scenario once and prints its result. Returns why it failed.
+    fn attempt(&mut self, name: &str, scenario: Scenario) -> Result<(), String> {
+        let started = Instant::now();
+        let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| match scenario {
+            Machine(scenario) => scenario(&self.host),
+            Mesh(scenario) => scenario(self.world()),
+            Both(scenario) => {
+                self.world();
+                scenario(self.world.as_mut().expect("brought up above"), &self.host);
+            }
+        }));
+        let verdict = if outcome.is_ok() { "ok" } else { "FAILED" };
+        println!("test {name} ... {verdict} ({:.1} s)", started.elapsed().as_secs_f32());
+        outcome.map_err(|panic| {
+            // The world of a failed scenario is not reused: the next scenario that needs one
+            // creates a new world.
+            if self.world.take().is_some() {
+                self.failures += 1;
+                self.host.set_aside(&format!("before-failure-{}-ended", self.failures));
+                self.tried = false;
+            }
+            panic_text(panic.as_ref())
+        })
     }
 }
 
@@ -148,6 +178,11 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("no_envoy_has_rejected_a_response", Mesh(scenarios::no_complaints)),
 ];
 
+/// The first scenario of the second part.
+const SECOND_PART: &str = "examples_of_the_field_guides_work_in_both_networks";
+/// The last scenario of both parts.
+const LAST: &str = "no_envoy_has_rejected_a_response";
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.first().is_some_and(|first| first == helper::COMMAND) {
@@ -161,50 +196,58 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     match Host::find() {
-        Ok(host) => run(Rig { world: None, tried: false, host }, &selected),
+        Ok(host) => run(Rig { world: None, tried: false, failures: 0, host }, &selected),
         Err(reason) => skip(&selected, &reason),
     }
 }
 
-/// Selects scenarios as libtest does: by any of the given substrings, or all without one.
+/// Selects scenarios as libtest does: by any of the given substrings, or all without one. `--part
+/// first` and `--part second` each select a part of them.
 fn select(arguments: &[String]) -> Vec<(&'static str, Scenario)> {
-    let exact = arguments.iter().any(|argument| argument == "--exact");
-    let filters: Vec<&String> =
-        arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
+    let at = |wanted: &str| arguments.iter().position(|argument| argument == wanted);
+    let exact = at("--exact").is_some();
+    let part = at("--part").map(|at| at + 1);
+    let cut = SCENARIOS.iter().position(|(name, _)| *name == SECOND_PART).expect("it is listed");
+    let (before, after) = SCENARIOS.split_at(cut);
+    let (scenarios, last) = match part.and_then(|at| arguments.get(at)).map(String::as_str) {
+        None => (SCENARIOS, None),
+        Some("first") => (before, after.iter().find(|(name, _)| *name == LAST)),
+        Some("second") => (after, None),
+        Some(other) => panic!("--part is first or second, not {other}"),
+    };
+    let filters: Vec<&String> = (0..)
+        .zip(arguments)
+        .filter(|(at, argument)| !argument.starts_with('-') && Some(*at) != part)
+        .map(|(_, argument)| argument)
+        .collect();
     let matches = |name: &str| {
         filters.is_empty()
             || filters
                 .iter()
                 .any(|filter| if exact { name == *filter } else { name.contains(*filter) })
     };
-    SCENARIOS.iter().filter(|(name, _)| matches(name)).copied().collect()
+    scenarios.iter().chain(last).filter(|(name, _)| matches(name)).copied().collect()
 }
 
 fn run(mut rig: Rig, selected: &[(&str, Scenario)]) -> ExitCode {
+    let tries = match std::env::var("STRAIT_REAL_TRIES") {
+        Ok(tries) => tries.parse().expect("STRAIT_REAL_TRIES is a number"),
+        Err(_) => 1,
+    };
     println!("\nrunning {} tests", selected.len());
-    let mut failed = Vec::new();
+    let (mut failed, mut flaky) = (Vec::new(), Vec::new());
     for (name, scenario) in selected {
-        let started = Instant::now();
-        let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| match scenario {
-            Machine(scenario) => scenario(&rig.host),
-            Mesh(scenario) => scenario(rig.world()),
-            Both(scenario) => {
-                rig.world();
-                let Rig { world, host, .. } = &mut rig;
-                scenario(world.as_mut().expect("brought up above"), host);
-            }
-        }));
-        let verdict = if outcome.is_ok() { "ok" } else { "FAILED" };
-        println!("test {name} ... {verdict} ({:.1} s)", started.elapsed().as_secs_f32());
-        if let Err(panic) = outcome {
-            // The world of a failed scenario is not reused: the next scenario that needs one
-            // creates a new world.
-            if rig.world.take().is_some() {
-                rig.host.set_aside(&format!("before-{}-failed", failed.len() + 1));
-                rig.tried = false;
-            }
-            failed.push(format!("{name}: {}", panic_text(panic.as_ref())));
+        let mut reasons: Vec<String> = (0..tries)
+            .map_while(|_| rig.attempt(name, *scenario).err())
+            .map(|reason| format!("{name}: {reason}"))
+            .collect();
+        match reasons.pop() {
+            Some(last) if reasons.len() + 1 == tries => failed.push(last),
+            earlier => flaky.extend(earlier),
         }
+    }
+    for each in flaky {
+        println!("FLAKY, passed at the next try: {each}");
     }
     finish(selected.len(), &failed, 0)
 }
