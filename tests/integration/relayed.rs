@@ -1,6 +1,8 @@
 //! Members that are read through a relay, with a real hub and a real relay in one process: enrolment, the same result as
 //! for a direct member, and the effects when a relay, its invitation or its member ends.
 
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -18,10 +20,10 @@ use strait_relay::member::{
     self, CertificateStore, EnrolCredential, HubDialler, RelaySettings, RequestList,
 };
 use strait_sources::store::own_cluster::own_cluster;
-use tokio::io::copy_bidirectional;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio_rustls::TlsConnector;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::mesh::{
     Member, Proxy, SHOP, SOON, SYSTEM, Server, Setup, east_and_west, endpoints_until, free_port,
@@ -349,26 +351,81 @@ async fn second_relay_takes_over_without_a_list() {
     assert_eq!(server.cluster("west").await["relists"], before);
 }
 
-#[tokio::test]
-async fn relay_enrols_with_a_token_that_the_policy_trusts() {
-    let (east, west) = east_and_west().await;
-    let setup = Setup::new();
-    setup.join(&[&east]);
+/// Starts an issuer at this port that publishes the keys of a signer over TLS, and returns its root.
+async fn start_issuer(signer: &Signer, listener: TcpListener, tasks: &Supervisor) -> String {
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let params = rcgen::CertificateParams::new(["127.0.0.1".to_owned()]).expect("a name");
+    let certificate = params.self_signed(&key).expect("a certificate");
+    let private = rustls_pki_types::PrivatePkcs8KeyDer::from(key.serialize_der()).into();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.der().clone()], private)
+        .expect("a certificate");
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let (issuer, keys) = (signer.issuer.clone(), signer.keys().to_key_set());
+    tasks.spawn("issuer", async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+            let mut request = [0; 4096];
+            let length = stream.read(&mut request).await.unwrap_or_default();
+            let body = match request[..length].starts_with(b"GET /.well-known/") {
+                true => {
+                    json!({ "issuer": issuer, "jwks_uri": format!("{issuer}/keys") }).to_string()
+                }
+                false => keys.clone(),
+            };
+            let length = body.len();
+            let head =
+                format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
+            let _ = stream.write_all(format!("{head}{body}").as_bytes()).await;
+            let _ = stream.shutdown().await;
+        }
+    });
+    certificate.pem()
+}
+
+/// A policy file in which relays of `west` may enrol with a token, once it is [`Self::trust`]ed.
+struct TokenPolicy {
+    file: PathBuf,
+    relay: Value,
+}
+
+impl TokenPolicy {
+    fn trust(&self) {
+        self.write(&json!({ "west": { "relay": self.relay } }));
+    }
+
+    fn write(&self, clusters: &Value) {
+        let file = json!({ "apiVersion": "strait.dev/v1", "kind": "Policy", "clusters": clusters });
+        replace(&self.file, &file.to_string());
+    }
+}
+
+/// Starts a hub with `east`, and a relay of `west` with a token of this signer, which the hub does
+/// not trust yet. The policy file gets these keys.
+async fn start_with_token(
+    setup: Setup,
+    (east, west): (&Member, &Member),
+    signer: &Signer,
+    keys: Option<Value>,
+) -> (Setup, Server, Supervisor, TokenPolicy) {
+    setup.join(&[east]);
     let mut secret = invitation(TOKEN, Duration::from_secs(600), 1);
     secret["data"] = json!({});
     setup.put("west", &secret);
-    let signer = Signer::new("https://kubernetes.default.svc.cluster.local", "k");
-    let keys: Value = serde_json::from_str(&signer.keys().to_key_set()).expect("JSON");
-    let relay = json!({
+    let mut relay = json!({
         "issuer": signer.issuer, "subject": "system:serviceaccount:shop:web",
-        "audience": "strait-hub", "keys": keys,
+        "audience": "strait-hub",
     });
-    let policy = |clusters: Value| {
-        json!({ "apiVersion": "strait.dev/v1", "kind": "Policy", "clusters": clusters }).to_string()
-    };
-    let file = setup.path("policy.yaml");
-    replace(&file, &policy(json!({})));
-    let setup = setup.with(&["--policy", &file.display().to_string()]);
+    if let Some(keys) = keys {
+        relay["keys"] = keys;
+    }
+    let policy = TokenPolicy { file: setup.path("policy.yaml"), relay };
+    policy.write(&json!({}));
+    let setup = setup.with(&["--policy", &policy.file.display().to_string()]);
     let server = setup.start().await;
     let mut claims = signer.claims(std::time::SystemTime::now());
     claims["aud"] = json!("strait-hub");
@@ -376,16 +433,45 @@ async fn relay_enrols_with_a_token_that_the_policy_trusts() {
     std::fs::write(&token, signer.sign(&claims)).expect("written");
     let (port, names) = (server.bound.xds.port(), ("relay-a", "relay-state"));
     let credential = EnrolCredential::Token(token);
-    let _relay = start_relay_with(&setup, port, &west, names, credential).await;
+    let relay = start_relay_with(&setup, port, west, names, credential).await;
     let waits = |entry: &Value| {
         entry["reason"].as_str().is_some_and(|one| one.contains("no relay of west has connected"))
     };
     server.cluster_until("west", waits).await;
     assert_eq!(server.admin.json("/debug/relays").await, json!([]));
-    replace(&file, &policy(json!({ "west": { "relay": relay } })));
+    (setup, server, relay, policy)
+}
+
+#[tokio::test]
+async fn relay_enrols_with_a_token_that_the_policy_trusts() {
+    let (east, west) = east_and_west().await;
+    let signer = Signer::new("https://kubernetes.default.svc.cluster.local", "k");
+    let keys: Value = serde_json::from_str(&signer.keys().to_key_set()).expect("JSON");
+    let members = (&east, &west);
+    let (setup, server, _relay, policy) =
+        start_with_token(Setup::new(), members, &signer, Some(keys)).await;
+    policy.trust();
     server.cluster_in("west", "live").await;
     let client = server.connect(&setup, &Proxy::sidecar("east")).await;
     web_until(&client, 2).await;
+}
+
+#[tokio::test]
+async fn relay_enrols_with_a_token_of_an_issuer_that_publishes_its_keys() {
+    let (east, west) = east_and_west().await;
+    let (setup, tasks) = (Setup::new(), Supervisor::new());
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let issuer = format!("https://{}", listener.local_addr().expect("bound"));
+    let signer = Signer::new(&issuer, "k");
+    let roots = setup.path("issuer-roots.pem");
+    std::fs::write(&roots, start_issuer(&signer, listener, &tasks).await).expect("written");
+    let setup = setup.with(&["--jwks-roots", &roots.display().to_string()]);
+    let members = (&east, &west);
+    let (_setup, server, _relay, policy) = start_with_token(setup, members, &signer, None).await;
+    policy.trust();
+    server.cluster_in("west", "live").await;
+    let (_, sources) = server.admin.text("/debug/sources").await;
+    assert!(sources.contains(&format!("jwks of {issuer}")), "{sources}");
 }
 
 #[tokio::test]

@@ -18,6 +18,7 @@ use super::ignored_scopes::warn_of_ignored_scopes;
 use super::in_force::ReadingRules;
 use super::judged_statuses::JudgedStatuses;
 use super::outside_issuer;
+use super::relay_keys;
 use super::relays::follow_members;
 use super::root_gate::RootGate;
 use super::shared_hold::{HoldFollower, SharedHoldStore};
@@ -69,6 +70,8 @@ pub(super) struct ServerInputs {
     pub(super) credentials: Arc<MemberCredentials>,
     /// The connections of relays.
     pub(super) relays: Arc<RelayHub>,
+    /// The published keys of issuers whose tokens enrol relays.
+    pub(super) relay_keys: watch::Receiver<(Arc<FetchedKeys>, bool)>,
     /// Number of objects that can't be used unchanged.
     pub(super) faulty: watch::Receiver<usize>,
     /// Reports about all configuration objects.
@@ -131,7 +134,7 @@ impl ServerInputs {
         let policy = files.policy.value.clone();
         let hold_file = state_dir.as_deref().map(HoldFile::of);
         let rollout_files = state_dir.as_deref().map(RolloutFiles::of);
-        let outside_dir = state_dir.clone();
+        let (outside_dir, relay_dir) = (state_dir.clone(), state_dir.clone());
         let secrets_dir = state_dir.clone();
         let keys_file = state_dir.as_ref().map(|folder| folder.join("jwks.json"));
         let (state, restored) = last_known_good(args, state_dir).await;
@@ -193,6 +196,8 @@ impl ServerInputs {
             },
             tasks,
         );
+        let relay_keys =
+            relay_keys::start(args, source, relay_dir, policy.clone(), &source_statuses, tasks);
         let relayed = follow_members(clusters.relayed.clone(), Arc::clone(&relays));
         tasks.spawn("relayed members", relayed);
         share_services(args, core, &clusters.statuses, tasks);
@@ -250,6 +255,7 @@ impl ServerInputs {
             trust_domain: trust_domain_seen,
             callers,
             relays,
+            relay_keys,
             credentials: Arc::new(gateway_secrets(args, secrets_dir, &clusters.clients, tasks)),
             faulty: faulty_seen,
             reports: reports_seen,

@@ -33,6 +33,7 @@ mod kube_secret;
 mod outputs;
 mod outside_issuer;
 mod pressure;
+mod relay_keys;
 mod relay_tokens;
 mod relays;
 mod replica_state;

@@ -163,6 +163,7 @@ impl ServerOutputs {
             statuses: inputs.statuses.clone(),
             used_invitations: ports.used_invitations,
             policy: files.policy.value.clone(),
+            published_keys: inputs.relay_keys,
             lifetime: ports.relay_certificate_lifetime,
             replica: relays::replica_name(replicas.name(), move || counted.count(), LOOK, tasks),
             drain: drain.clone(),

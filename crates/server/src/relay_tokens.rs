@@ -1,7 +1,8 @@
 //! Tokens with which relays enrol without an invitation. Pure.
 //!
-//! The policy file names the issuer and the account for each member (`clusters.ID.relay`), and contains
-//! the issuer's keys: nothing is requested from an address in a token.
+//! The policy file names the issuer and the account for each member (`clusters.ID.relay`). It contains
+//! the issuer's keys, or the issuer in the file publishes them: nothing is requested from an address
+//! in a token.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -9,6 +10,7 @@ use std::time::SystemTime;
 use strait_base::codes;
 use strait_identity::token::{IssuerKeys, SignedToken, claimed_issuer};
 use strait_model::ClusterId;
+use strait_model::fetched_keys::FetchedKeys;
 use strait_model::policy::{Policy, RelayTrust};
 use strait_relay::hub::{EnrolmentRefusal, RelayedMember};
 
@@ -16,11 +18,12 @@ use strait_relay::hub::{EnrolmentRefusal, RelayedMember};
 /// be an invitation.
 ///
 /// # Errors
-/// With status 401 if the policy does not accept the token, and 403 if the accepted cluster is not a
-/// relayed member.
+/// With status 401 if the policy does not accept the token, 503 if it could accept the token but the
+/// issuer's keys are not known, and 403 if the accepted cluster is not a relayed member.
 pub(super) fn trusted<'a>(
     members: &'a BTreeMap<ClusterId, RelayedMember>,
     policy: &Policy,
+    published: &FetchedKeys,
     token: &str,
     now: SystemTime,
 ) -> Result<Option<(&'a ClusterId, &'a RelayedMember)>, EnrolmentRefusal> {
@@ -29,9 +32,16 @@ pub(super) fn trusted<'a>(
     let unaccepted = |fact: String| EnrolmentRefusal::new(401, &codes::RELAY_INVITATION, fact);
     let mut reason =
         "no clusters.ID.relay of the policy file names the issuer of the token".to_owned();
+    let mut unknown_keys = None;
     // Clusters often have issuers and accounts of the same name; then the key decides.
     for (cluster, trust) in policy.relay_trusts().filter(|(_, trust)| trust.issuer == issuer) {
-        match verify(token, trust, now) {
+        let found = || published.get(&trust.key_place())?.keys.clone();
+        let Some(keys) = trust.keys.clone().or_else(found) else {
+            let fact = format!("clusters.{cluster}.relay: the hub has no keys of {issuer} yet");
+            unknown_keys = Some(EnrolmentRefusal::new(503, &codes::RELAY_ISSUER_KEYS, fact));
+            continue;
+        };
+        match verify(token, trust, &keys, now) {
             Err(flaw) => {
                 reason = format!("clusters.{cluster}.relay: the token is not accepted: {flaw}");
             }
@@ -44,13 +54,13 @@ pub(super) fn trusted<'a>(
             }
         }
     }
-    Err(unaccepted(reason))
+    Err(unknown_keys.unwrap_or_else(|| unaccepted(reason)))
 }
 
 /// Checks that a token is valid, and of the account that is trusted.
-fn verify(token: &str, trust: &RelayTrust, now: SystemTime) -> Result<(), String> {
+fn verify(token: &str, trust: &RelayTrust, keys: &str, now: SystemTime) -> Result<(), String> {
     let text = |flaw: &dyn std::fmt::Display| flaw.to_string();
-    let keys = IssuerKeys::parse(&trust.issuer, trust.keys.as_bytes());
+    let keys = IssuerKeys::parse(&trust.issuer, keys.as_bytes());
     let keys = keys.map_err(|error| format!("keys: {error}"))?;
     let signed = SignedToken::read(token).map_err(|flaw| text(&flaw))?;
     let claims = signed.verify(&keys).map_err(|flaw| text(&flaw))?;
@@ -69,6 +79,7 @@ mod tests {
 
     use super::*;
     use strait_identity::token_signer::Signer;
+    use strait_model::fetched_keys::{KeyPlace, KeyState};
 
     const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 
@@ -85,13 +96,21 @@ mod tests {
     fn policy(clusters: &[(&str, &Signer)]) -> Policy {
         let cluster = |(id, signer): &(&str, &Signer)| {
             let keys: Value = serde_json::from_str(&signer.keys().to_key_set()).expect("JSON");
-            let relay = json!({
-                "issuer": ISSUER, "subject": "system:serviceaccount:strait-system:strait-relay",
-                "audience": "strait-hub", "keys": keys,
-            });
+            let mut relay = relay();
+            relay["keys"] = keys;
             ((*id).to_owned(), json!({ "relay": relay }))
         };
-        let clusters: serde_json::Map<_, _> = clusters.iter().map(cluster).collect();
+        parse(clusters.iter().map(cluster).collect())
+    }
+
+    fn relay() -> Value {
+        json!({
+            "issuer": ISSUER, "subject": "system:serviceaccount:strait-system:strait-relay",
+            "audience": "strait-hub",
+        })
+    }
+
+    fn parse(clusters: serde_json::Map<String, Value>) -> Policy {
         let file = json!({ "apiVersion": "strait.dev/v1", "kind": "Policy", "clusters": clusters });
         Policy::parse(&file.to_string()).expect("a valid policy")
     }
@@ -112,7 +131,7 @@ mod tests {
         let policy = policy(&[("east", &east), ("west", &west)]);
         let members = BTreeMap::from([("west".into(), member())]);
         let found = |token: &str| {
-            let found = trusted(&members, &policy, token, now);
+            let found = trusted(&members, &policy, &FetchedKeys::new(), token, now);
             found.map(|found| found.map(|(id, _)| id.to_string())).map_err(|refusal| refusal.status)
         };
         assert_eq!(found(&west.sign(&claims(&west, now))), Ok(Some("west".to_owned())));
@@ -120,6 +139,34 @@ mod tests {
         assert_eq!(found(&other.sign(&claims(&other, now))), Err(401));
         assert_eq!(found("an-invitation"), Ok(None));
         assert_eq!(found(""), Ok(None));
+    }
+
+    #[test]
+    fn published_keys_verify_a_token_once_they_are_known() {
+        let now = SystemTime::now();
+        let [west, other] = [(); 2].map(|()| Signer::new(ISSUER, "k"));
+        let policy =
+            parse([("west".to_owned(), json!({ "relay": relay() }))].into_iter().collect());
+        let members = BTreeMap::from([("west".into(), member())]);
+        let place = KeyPlace::Issuer(ISSUER.into());
+        let fetched = |keys: Option<String>, trouble: Option<&str>| {
+            let state =
+                KeyState { keys: keys.map(Into::into), trouble: trouble.map(str::to_owned) };
+            FetchedKeys::from([(place.clone(), state)])
+        };
+        let known = fetched(Some(west.keys().to_key_set()), Some("status 500"));
+        let status = |published: &FetchedKeys, signer: &Signer| {
+            let found =
+                trusted(&members, &policy, published, &signer.sign(&claims(signer, now)), now);
+            found
+                .map(|found| found.map(|(id, _)| id.to_string()))
+                .map_err(|one| (one.status, one.code.id))
+        };
+        assert_eq!(status(&known, &west), Ok(Some("west".to_owned())), "the last valid keys");
+        assert_eq!(status(&known, &other), Err((401, "STR0343")));
+        let unknown = Err((503, "STR0352"));
+        assert_eq!(status(&FetchedKeys::new(), &west), unknown);
+        assert_eq!(status(&fetched(None, Some("status 500")), &west), unknown);
     }
 
     #[test]
@@ -143,7 +190,8 @@ mod tests {
             (changed(&|claims| claims["iss"] = json!("https://a.test")), now, "names the issuer"),
             (changed(&|_| {}), now + Duration::from_secs(7200), "expired"),
         ] {
-            let refusal = trusted(&members, &policy, &token, at).expect_err(fact);
+            let refusal = trusted(&members, &policy, &FetchedKeys::new(), &token, at);
+            let refusal = refusal.expect_err(fact);
             assert_eq!(refusal.status, 401);
             assert!(refusal.fact.contains(fact) && !refusal.fact.contains(&token), "{refusal:?}");
         }

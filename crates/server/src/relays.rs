@@ -24,6 +24,7 @@ use strait_base::task::Supervisor;
 use strait_base::time::rfc3339;
 use strait_identity::{Authority, IdentityError, RelayIdentity, ServerIdentity};
 use strait_model::ClusterId;
+use strait_model::fetched_keys::FetchedKeys;
 use strait_model::policy::Policy;
 use strait_relay::hub::{
     EnrolmentLimits, EnrolmentRefusal, RelayClaims, RelayHub, RelayedMember, ReplicaName,
@@ -44,6 +45,8 @@ pub(super) struct RelayServiceConfig {
     pub(super) statuses: watch::Receiver<Arc<Vec<ClusterStatus>>>,
     pub(super) used_invitations: UsedInvitations,
     pub(super) policy: watch::Receiver<Arc<Policy>>,
+    /// The keys of issuers of tokens that the policy does not contain.
+    pub(super) published_keys: watch::Receiver<(Arc<FetchedKeys>, bool)>,
     /// The lifetime of a relay's certificate.
     pub(super) lifetime: Duration,
     pub(super) replica: watch::Receiver<ReplicaName>,
@@ -177,8 +180,9 @@ impl RelayServiceState {
         let request = read_enrol(body)?;
         let members = self.members()?;
         let now = SystemTime::now();
-        let by_token =
-            relay_tokens::trusted(&members, &self.config.policy.borrow(), &request.token, now)?;
+        let published = Arc::clone(&self.config.published_keys.borrow().0);
+        let policy = Arc::clone(&self.config.policy.borrow());
+        let by_token = relay_tokens::trusted(&members, &policy, &published, &request.token, now)?;
         let (cluster, member, invitation) = match by_token {
             Some((cluster, member)) => (cluster, member, None),
             None => {

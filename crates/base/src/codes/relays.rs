@@ -28,7 +28,8 @@ namespace kube-system. The invitation was not used up.";
         "Create a new invitation and pass it to the relay: strait cluster invite ID", "\
 An invitation is valid once, until it expires, and until a later invitation for the same ID replaces it. A
 relay that has a certificate renews it without an invitation. A token of a service account is accepted if
-`clusters.ID.relay` of the policy file names its issuer, subject and audience, and contains its key.";
+`clusters.ID.relay` of the policy file names its issuer, subject and audience, and its key is in `keys` or, without
+`keys`, published by the issuer.";
 
     /// Enrolment.
     RELAY_CLUSTER = "STR0344", "the relay is in another cluster than its invitation is for",
@@ -78,6 +79,12 @@ of the hub, without a middlebox that terminates TLS.";
 and: kubectl get --raw /readyz", "\
 The relay is connected to the hub, but the API server of the relay's cluster does not respond or refuses the
 connection. The member is stale until the API server responds.";
+
+    /// Enrolment with a token.
+    RELAY_ISSUER_KEYS = "STR0352", "the keys of the issuer of a relay's token are not known",
+        "At the hub, strait check shows why the keys cannot be read. Or set clusters.ID.relay.keys.", "\
+`clusters.ID.relay` of the policy file names this issuer without its keys, so the hub requests them over TLS from the
+issuer (ISSUER/.well-known/openid-configuration). It has received none so far. The relay tries again.";
 
     /// A proxy fails.
     PROXY_FAILED = "STR0356", "the proxy does not connect to the API server",

@@ -166,6 +166,7 @@ impl Policy {
             let id = cluster(&field, &id)?;
             policy.clusters.insert(id, rules(&field, text)?);
         }
+        check_relays(&policy)?;
         for (at, text) in file.owners.into_iter().enumerate() {
             let field = format!("owners[{at}]");
             if text.clusters.is_empty() {
@@ -258,15 +259,50 @@ fn relay_trust(field: &str, text: RelayTrustText) -> Result<RelayTrust, InvalidP
     }
     // A text contains the key set as JSON.
     let keys = match keys {
-        Some(Value::String(text)) => text,
-        Some(set @ Value::Object(_)) => set.to_string(),
-        _ => {
+        None if publishes_keys(&issuer) => None,
+        None => {
+            let fact = format!(
+                "{issuer:?} is not https://HOST, from which the hub could read the keys: set keys"
+            );
+            return invalid(format!("{field}.issuer"), fact);
+        }
+        Some(Value::String(text)) => Some(text.into()),
+        Some(set @ Value::Object(_)) => Some(set.to_string().into()),
+        Some(_) => {
             let fact =
                 "is not the JSON Web Key Set of the issuer (kubectl get --raw /openid/v1/jwks)";
             return invalid(format!("{field}.keys"), fact);
         }
     };
-    Ok(RelayTrust { issuer, subject, audience, keys: keys.into() })
+    Ok(RelayTrust { issuer, subject, audience, keys })
+}
+
+/// Returns whether an issuer can publish keys: it is an https URL without user and query (OpenID
+/// Connect Discovery 1.0, 3).
+fn publishes_keys(issuer: &str) -> bool {
+    issuer.parse::<http::Uri>().is_ok_and(|uri| {
+        uri.scheme_str() == Some("https")
+            && uri.query().is_none()
+            && uri.authority().is_some_and(|authority| !authority.as_str().contains('@'))
+    })
+}
+
+/// Checks that the token of a relay determines its cluster. Keys in the file differ between
+/// clusters; published keys of one issuer do not.
+fn check_relays(policy: &Policy) -> Result<(), InvalidPolicy> {
+    let mut known = BTreeMap::new();
+    for (id, trust) in policy.relay_trusts() {
+        let token = (&trust.issuer, &trust.subject, &trust.audience);
+        let (other, first) = *known.entry(token).or_insert((id, trust));
+        if other != id && (trust.keys.is_none() || first.keys.is_none()) {
+            let fact = format!(
+                "has the issuer, subject and audience of clusters.{other}.relay, so a token of \
+                 either cluster would enrol the other: set keys for both, or another audience"
+            );
+            return invalid(format!("clusters.{id}.relay"), fact);
+        }
+    }
+    Ok(())
 }
 
 fn mcs(field: &str, text: &McsText) -> Result<(Option<ImportMode>, Option<bool>), InvalidPolicy> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use super::names::ServiceNames;
+use crate::fetched_keys::KeyPlace;
 use crate::{ClusterId, ImportMode, Mode, NamespaceFilter, NetworkId};
 
 /// The rules for a cluster; a rule that is not set is taken from the mesh.
@@ -37,8 +38,16 @@ pub struct RelayTrust {
     pub subject: String,
     /// Its audience.
     pub audience: String,
-    /// The keys of the issuer, as a JSON Web Key Set.
-    pub keys: Arc<str>,
+    /// The keys of the issuer, as a JSON Web Key Set; `None` if the issuer publishes them (OpenID
+    /// Connect Discovery).
+    pub keys: Option<Arc<str>>,
+}
+
+impl RelayTrust {
+    /// Returns the location of published keys.
+    pub fn key_place(&self) -> KeyPlace {
+        KeyPlace::Issuer(self.issuer.as_str().into())
+    }
 }
 
 /// Names for which only some clusters may provide endpoints.

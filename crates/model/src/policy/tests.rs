@@ -213,7 +213,7 @@ fn misspelt_rule_is_reported_with_its_location() {
             "system:serviceaccount",
         ),
         (
-            "clusters: {east: {relay: {issuer: a, subject: 'system:serviceaccount:a:b', audience: c}}}",
+            "clusters: {east: {relay: {issuer: a, subject: 'system:serviceaccount:a:b', audience: c, keys: []}}}",
             "clusters.east.relay.keys",
             "JSON Web Key Set",
         ),
@@ -251,6 +251,35 @@ fn misspelt_rule_is_reported_with_its_location() {
     }
     assert_eq!(Policy::parse("kind: Policy\napiVersion: v1").expect_err("v1").field, "apiVersion");
     assert!(Policy::parse("").is_err(), "a file that is empty by mistake allows nothing silently");
+}
+
+#[test]
+fn relay_without_keys_needs_an_issuer_that_publishes_them() {
+    let relay = |issuer: &str, rest: &str| {
+        format!("{{issuer: '{issuer}', subject: 'system:serviceaccount:a:b', audience: c{rest}}}")
+    };
+    let parse = |clusters: &[(&str, String)]| {
+        let lines = clusters.iter().map(|(id, relay)| format!("  {id}: {{relay: {relay}}}\n"));
+        Policy::parse(&format!("{HEAD}clusters:\n{}", lines.collect::<String>()))
+    };
+    let found = parse(&[("east", relay("https://idp.example/east", ""))]).expect("valid");
+    let (cluster, trust) = found.relay_trusts().next().expect("east");
+    assert_eq!((cluster, trust.keys.as_deref()), (&id("east"), None));
+    let inside = "https://kubernetes.default.svc.cluster.local";
+    let keys = ", keys: {keys: []}";
+    parse(&[("east", relay(inside, keys)), ("west", relay(inside, keys))]).expect("keys decide");
+    for issuer in ["http://idp.example", "idp", "https://a@idp.example", "https://idp.example/?a=b"] {
+        let found = parse(&[("east", relay(issuer, ""))]).expect_err(issuer);
+        assert_eq!(found.field, "clusters.east.relay.issuer", "{issuer}");
+        assert!(found.fact.contains("set keys"), "{found}");
+        parse(&[("east", relay(issuer, keys))]).expect("its keys are in the file");
+    }
+    for rest in ["", keys] {
+        let found = parse(&[("east", relay(inside, rest)), ("west", relay(inside, ""))]);
+        let found = found.expect_err("a token of either cluster could be of the other");
+        assert_eq!(found.field, "clusters.west.relay");
+        assert!(found.fact.contains("clusters.east.relay"), "{found}");
+    }
 }
 
 #[test]
