@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -12,10 +12,13 @@ use http::Request;
 use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject as _;
 use serde_json::{Value, json};
 use strait_base::hex;
 use strait_base::task::Supervisor;
 use strait_identity::token_signer::Signer;
+use strait_identity::{AuthorityPem, TrustRoots};
 use strait_relay::member::{
     self, CertificateStore, EnrolCredential, HubDialler, RelaySettings, RequestList,
 };
@@ -427,7 +430,7 @@ async fn start_with_token(
     policy.write(&json!({}));
     let setup = setup.with(&["--policy", &policy.file.display().to_string()]);
     let server = setup.start().await;
-    let mut claims = signer.claims(std::time::SystemTime::now());
+    let mut claims = signer.claims(SystemTime::now());
     claims["aud"] = json!("strait-hub");
     let token = setup.path("token");
     std::fs::write(&token, signer.sign(&claims)).expect("written");
@@ -472,6 +475,27 @@ async fn relay_enrols_with_a_token_of_an_issuer_that_publishes_its_keys() {
     server.cluster_in("west", "live").await;
     let (_, sources) = server.admin.text("/debug/sources").await;
     assert!(sources.contains(&format!("jwks of {issuer}")), "{sources}");
+}
+
+#[tokio::test]
+async fn ca_of_relays_signs_their_certificates() {
+    let (east, west) = east_and_west().await;
+    let setup = with_invitation(&east);
+    let (now, folder) = (SystemTime::now(), setup.path("relay-ca"));
+    let ca = AuthorityPem::generate(now).expect("a CA");
+    ca.write(&folder).expect("written");
+    let setup = setup.with(&["--relay-ca-dir", &folder.display().to_string()]);
+    let server = setup.start().await;
+    let _relay = start_relay(&setup, &server, &west, "relay-a").await;
+    server.cluster_in("west", "live").await;
+    let stored = |name: &str| std::fs::read_to_string(setup.path("relay-state").join(name));
+    let chain = stored("cert-chain.pem").expect("the certificate");
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain.as_bytes()).collect();
+    let roots = TrustRoots::from_pem(ca.root_cert.as_bytes(), "the CA of relays", now);
+    let relay = roots.expect("roots").authenticate_relay(&chain.expect("PEM"), now);
+    assert_eq!(relay.expect("signed by this CA").cluster().as_str(), "west");
+    let mesh = std::fs::read_to_string(setup.path("ca/root-cert.pem")).expect("the roots");
+    assert_eq!(stored("root-cert.pem").expect("the roots"), mesh, "the hub's certificate");
 }
 
 #[tokio::test]

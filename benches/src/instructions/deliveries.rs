@@ -221,6 +221,7 @@ fn identities() -> (watch::Receiver<Arc<ServerIdentity>>, Arc<ClientConfig>) {
         serving: Serving::Issued { names: vec!["localhost".into()] },
         client_ca: None,
         authority: Some(AuthorityFrom::Stored(files)),
+        relay_authority: None,
         named: watch::channel(Arc::default()).1,
         clients: ClientCertificates::Optional,
         evidence: RootEvidence::empty(),

@@ -113,6 +113,15 @@ pub enum IdentityError {
         /// The member.
         member: String,
     },
+    /// The CA of relays and the mesh have a root in common.
+    #[error(
+        "the CA in {} (--relay-ca-dir) chains to a root that the mesh trusts, so it could sign for workloads; create one with a root of its own: strait certs init DIR",
+        path.display()
+    )]
+    SharedRelayRoot {
+        /// The directory.
+        path: PathBuf,
+    },
     /// The settings need a CA, but none is configured.
     #[error("without a CA, both a serving certificate and client roots must be set")]
     NoAuthority,
@@ -205,6 +214,7 @@ impl IdentityError {
             Self::KeyMismatch { .. } => "STR0703",
             Self::NotValidNow { .. } => "STR0704",
             Self::PartialAuthority { .. } | Self::Unrooted { .. } | Self::NoAuthority => "STR0705",
+            Self::SharedRelayRoot { .. } => codes::RELAY_CA_SHARED.id,
             Self::MemberAuthorityUnrooted { .. } => codes::MEMBER_CA.id,
             Self::MemberAuthorityGone { .. } => codes::MEMBER_CA_GONE.id,
             Self::SignsTooEarly { .. } => codes::ROOT_SIGNS_EARLY.id,

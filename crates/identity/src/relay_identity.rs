@@ -137,8 +137,8 @@ mod tests {
     use rcgen::{KeyPair, PublicKeyData as _};
 
     use super::*;
-    use crate::SpiffeId;
     use crate::testing::Ca;
+    use crate::{SpiffeId, TrustRoots};
 
     /// Returns a certificate request in PEM.
     fn request() -> String {
@@ -170,6 +170,25 @@ mod tests {
         assert!(SpiffeId::from_certificate(&relay.certificates()[0]).is_err());
         assert!(ca.roots().authenticate(relay.certificates(), now).is_err());
         assert!(ca.roots().authenticate_relay(&ca.workload("web").0, now).is_err());
+    }
+
+    #[test]
+    fn ca_of_relays_signs_for_relays_only_and_no_other_ca_does() {
+        let (mesh, relays, now) = (Ca::new(), Ca::new(), SystemTime::now());
+        let hour = Duration::from_secs(3600);
+        let roots = TrustRoots::clone(mesh.roots()).with_relays(relays.roots());
+        let sign = |ca: &Ca| {
+            let signed =
+                ca.authority.sign_relay(&request(), "cluster.local", &"e".into(), 1, hour, now);
+            signed.expect("it signs").certificates().to_vec()
+        };
+        let relay = sign(&relays);
+        assert_eq!(roots.authenticate_relay(&relay, now).expect("a relay").cluster(), &"e".into());
+        assert!(roots.authenticate(&relay, now).is_err(), "a relay is no workload");
+        assert!(roots.authenticate_relay(&sign(&mesh), now).is_err());
+        assert!(roots.authenticate(&mesh.workload("web").0, now).is_ok());
+        assert!(roots.authenticate(&relays.workload("web").0, now).is_err());
+        assert_eq!(roots.to_pem(), mesh.roots().to_pem(), "no workload trusts the CA of relays");
     }
 
     #[test]

@@ -53,6 +53,8 @@ pub struct CertificateSettings {
     pub clients: ClientCertificates,
     /// Evidence about the CA's roots that its files don't contain.
     pub evidence: RootEvidence,
+    /// Directory of the CA that signs only for relays, which is watched; the CA if `None`.
+    pub relay_authority: Option<PathBuf>,
     /// Directories of members' dedicated CAs, which are watched.
     pub members: BTreeMap<ClusterId, PathBuf>,
 }
@@ -115,6 +117,8 @@ pub struct ServerIdentity {
     pub trust_generation: u64,
     /// The CA, if there is one.
     pub authority: Option<Arc<Authority>>,
+    /// The CA that signs only for relays, if there is one.
+    for_relays: Option<Arc<Authority>>,
     /// The CAs of single members, which replace it for them.
     pub members: Arc<MemberAuthorities>,
     /// Expiry of the serving certificate.
@@ -138,6 +142,22 @@ impl ServerIdentity {
     /// distributes the roots.
     pub fn root_bundle(&self) -> Option<&Arc<RootBundle>> {
         self.bundle.as_ref().map(|(bundle, _)| bundle)
+    }
+
+    /// Returns the CA that signs for relays, if there is one.
+    pub fn relay_authority(&self) -> Option<&Arc<Authority>> {
+        self.for_relays.as_ref().or(self.authority.as_ref())
+    }
+
+    /// Returns the roots with which relays verify this control plane, in PEM. They are not known,
+    /// and the text is empty, if the serving certificate comes from elsewhere and chains to none of
+    /// the roots for clients.
+    pub fn serving_roots(&self, now: SystemTime) -> String {
+        match &self.authority {
+            Some(authority) => authority.roots().to_pem(),
+            None if tls::serves(&self.trust, &self.certificate, now) => self.trust.to_pem(),
+            None => String::new(),
+        }
     }
 
     /// Returns the evidence about the CA's roots that its files don't contain.
@@ -472,11 +492,7 @@ fn build(
     now: SystemTime,
 ) -> Result<ServerIdentity, IdentityError> {
     let authority = match &settings.authority {
-        Some(AuthorityFrom::Directory(path)) => {
-            let read = |name| files.contents(&path.join(name)).map(<[u8]>::to_vec);
-            let files = AuthorityPem::read_parts(path, read)?;
-            Some(Authority::new(&files, &path.display().to_string(), now)?)
-        }
+        Some(AuthorityFrom::Directory(path)) => Some(files.authority(path, now)?),
         Some(AuthorityFrom::Followed(_)) => {
             let followed = files.followed.as_ref().ok_or(IdentityError::NoAuthority)?;
             let content = followed.content.as_ref().map_err(|reason| IdentityError::Store {
@@ -520,7 +536,11 @@ fn build(
         (Serving::Issued { .. }, None) => return Err(IdentityError::NoAuthority),
     };
 
-    let trust = trust.with_named(&files.named, now);
+    let mut trust = trust.with_named(&files.named, now);
+    let for_relays = relay_authority(settings, files, authority.as_deref(), &trust, now)?;
+    if let Some(relays) = &for_relays {
+        trust = trust.with_relays(relays.roots());
+    }
     let bundle = authority.as_ref().map(|authority| {
         let new = bundle(authority.roots(), &trust);
         match current.and_then(|current| current.bundle.clone()) {
@@ -540,6 +560,7 @@ fn build(
         trust,
         trust_generation,
         authority,
+        for_relays: for_relays.map(Arc::new),
         serving_not_after: not_after(&certificate).unwrap_or(now),
         members: current.map(|current| Arc::clone(&current.members)).unwrap_or_default(),
         members_sign: current.map(|current| Arc::clone(&current.members_sign)).unwrap_or_default(),
@@ -550,6 +571,29 @@ fn build(
         evidence: settings.evidence.clone(),
         retained,
     })
+}
+
+/// Returns the CA that signs only for relays, if there is one.
+///
+/// # Errors
+/// If its files are invalid, or it could also sign for clients that `mesh` or `trust` accept.
+fn relay_authority(
+    settings: &CertificateSettings,
+    files: &CertificateFiles,
+    mesh: Option<&Authority>,
+    trust: &TrustRoots,
+    now: SystemTime,
+) -> Result<Option<Authority>, IdentityError> {
+    let Some(path) = &settings.relay_authority else { return Ok(None) };
+    let authority = files.authority(path, now)?;
+    let mut trusted =
+        trust.certificates().chain(mesh.iter().flat_map(|mesh| mesh.roots().certificates()));
+    let is_shared =
+        trusted.any(|root| authority.roots().contains_equivalent(&root.as_slice().into()));
+    match is_shared {
+        true => Err(IdentityError::SharedRelayRoot { path: path.clone() }),
+        false => Ok(Some(authority)),
+    }
 }
 
 /// Returns the CAs of members for these `files`, if they differ from those in `base`.
@@ -643,6 +687,7 @@ impl CertificateFiles {
         if let Some(AuthorityFrom::Directory(directory)) = &settings.authority {
             paths.extend(authority_files(directory));
         }
+        paths.extend(settings.relay_authority.iter().flat_map(|directory| authority_files(directory)));
         paths.extend(settings.members.values().flat_map(|directory| authority_files(directory)));
         let followed = match &settings.authority {
             Some(AuthorityFrom::Followed(followed)) => Some(Arc::clone(&followed.borrow())),
@@ -671,6 +716,13 @@ impl CertificateFiles {
             }
             Some(AuthorityFrom::Stored(_)) | None => BTreeSet::new(),
         }
+    }
+
+    /// Returns the CA in a directory.
+    fn authority(&self, directory: &Path, now: SystemTime) -> Result<Authority, IdentityError> {
+        let read = |name| self.contents(&directory.join(name)).map(<[u8]>::to_vec);
+        let files = AuthorityPem::read_parts(directory, read)?;
+        Authority::new(&files, &directory.display().to_string(), now)
     }
 
     /// Returns the contents of a member's CA directory.

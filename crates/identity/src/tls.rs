@@ -43,6 +43,8 @@ pub struct TrustRoots {
     roots: Roots,
     /// Roots of trust domains with dedicated roots; no other root may sign for these domains.
     dedicated: BTreeMap<String, Roots>,
+    /// Roots that sign only for relays. If set, no other root may sign for relays.
+    relays: Option<Roots>,
 }
 
 /// Roots by certificate in DER.
@@ -104,7 +106,7 @@ impl TrustRoots {
         }
         match ended {
             Some(error) if roots.values().all(|root| root.not_after < now) => Err(error),
-            _ => Ok(Self { roots, dedicated: BTreeMap::new() }),
+            _ => Ok(Self { roots, dedicated: BTreeMap::new(), relays: None }),
         }
     }
 
@@ -131,6 +133,12 @@ impl TrustRoots {
             }
         }
         self
+    }
+
+    /// Makes `relays` the only roots that may sign for relays. They sign for nothing else.
+    #[must_use]
+    pub(super) fn with_relays(self, relays: &Self) -> Self {
+        Self { relays: Some(relays.roots.clone()), ..self }
     }
 
     /// Returns the number of roots.
@@ -209,9 +217,14 @@ impl TrustRoots {
         chain: &[CertificateDer<'_>],
         now: SystemTime,
     ) -> Result<RelayIdentity, IdentityError> {
-        let leaf = chain.first().ok_or(IdentityError::NoPeerCertificate)?;
-        let name = relay_identity::relay_name(leaf)?;
-        self.verify_client(chain, name.as_ref().map(|(domain, _)| &**domain), now)?;
+        match &self.relays {
+            Some(relays) => verify(relays, chain, now, KeyUsage::client_auth())?,
+            None => {
+                let leaf = chain.first().ok_or(IdentityError::NoPeerCertificate)?;
+                let name = relay_identity::relay_name(leaf)?;
+                self.verify_client(chain, name.as_ref().map(|(domain, _)| &**domain), now)?;
+            }
+        }
         RelayIdentity::from_chain(chain)
     }
 

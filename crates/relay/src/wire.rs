@@ -72,7 +72,8 @@ pub struct RenewRequest {
 pub struct CertificateResponse {
     /// The chain, PEM, leaf first.
     pub certificate: String,
-    /// The roots that the hub's certificate chains to, PEM.
+    /// The roots that the hub's certificate chains to, PEM; empty if the hub does not know them. The
+    /// relay trusts them in addition to its `--hub-roots`.
     pub roots: String,
     /// The expiry of the certificate, RFC 3339.
     pub expires: String,

@@ -215,6 +215,10 @@ pub struct ServeArgs {
     #[arg(long, env = "STRAIT_MAX_CERTIFICATE_LIFETIME", value_name = "D", default_value = "90d", value_parser = parse_lifetime)]
     pub max_certificate_lifetime: Duration,
 
+    /// CA for relays only, with the files of --ca-dir and a root of its own [default: the CA of the mesh]
+    #[arg(long, env = "STRAIT_RELAY_CA_DIR", value_name = "DIR")]
+    pub relay_ca_dir: Option<PathBuf>,
+
     /// Lifetime of the certificates of relays, 1h to 7d; they are renewed at half of it
     #[arg(long, env = "STRAIT_RELAY_CERTIFICATE_TTL", value_name = "D", default_value = "24h", value_parser = parse_relay_lifetime)]
     pub relay_certificate_ttl: Duration,

@@ -506,6 +506,7 @@ async fn identity(
         named,
         clients,
         evidence,
+        relay_authority: args.relay_ca_dir.clone(),
         members,
     };
     Ok(rotation::start(settings, rotation::INTERVAL, tasks)?)

@@ -266,7 +266,7 @@ impl RelayServiceState {
     ) -> Result<CertificateResponse, EnrolmentRefusal> {
         let identity = Arc::clone(&self.config.identity.borrow());
         let no_ca = || EnrolmentRefusal::new(503, &codes::RELAY_NO_CA, "the hub has no CA key");
-        let authority: &Authority = identity.authority.as_deref().ok_or_else(no_ca)?;
+        let authority: &Authority = identity.relay_authority().ok_or_else(no_ca)?;
         let trust_domain = self.config.trust_domain.borrow().clone().ok_or_else(|| {
             let fact = "the mesh config, which names the trust domain, has not been read yet";
             EnrolmentRefusal::new(503, &codes::RELAY_NOT_READY, fact)
@@ -284,7 +284,7 @@ impl RelayServiceState {
             })?;
         Ok(CertificateResponse {
             certificate: chain.to_pem(),
-            roots: authority.roots().to_pem(),
+            roots: identity.serving_roots(now),
             expires: rfc3339(chain.not_after()),
         })
     }

@@ -143,7 +143,7 @@ async fn roots(
         CommandFailure::coded(
             code,
             format!(
-                "no roots are published in ConfigMap {namespace}/{}: the control plane has no CA key with which it could sign certificates of relays (--ca-dir), or is not running",
+                "no roots are published in ConfigMap {namespace}/{}: the control plane has no CA (--ca-dir), or is not running. If it signs certificates of relays with --relay-ca-dir, set the roots of its own certificate: --hub-roots FILE",
                 api::ROOTS
             ),
         )

@@ -380,6 +380,7 @@ fn serve_args(folder: &Path, address: IpAddr) -> ServeArgs {
         tls_key: None,
         client_ca: None,
         tls_san: vec![address.to_string()],
+        relay_ca_dir: None,
         ca_dir: Some(ca_folder(folder)),
         ca: None,
         ca_member_dir: Vec::new(),

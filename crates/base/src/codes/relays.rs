@@ -28,8 +28,8 @@ namespace kube-system. The invitation was not used up.";
         "Create a new invitation and pass it to the relay: strait cluster invite ID", "\
 An invitation is valid once, until it expires, and until a later invitation for the same ID replaces it. A
 relay that has a certificate renews it without an invitation. A token of a service account is accepted if
-`clusters.ID.relay` of the policy file names its issuer, subject and audience, and its key is in `keys` or, without
-`keys`, published by the issuer.";
+`clusters.ID.relay` of the policy file names its issuer, subject and audience, and its key is in `keys` or,
+without `keys`, published by the issuer.";
 
     /// Enrolment.
     RELAY_CLUSTER = "STR0344", "the relay is in another cluster than its invitation is for",
@@ -56,7 +56,7 @@ its certificate names. The hub closes the connection and reads nothing through i
 
     /// `cluster invite`, enrolment.
     RELAY_NO_CA = "STR0348", "the hub has no CA key to sign certificates of relays",
-        "Give the hub a CA with --ca-dir.", "\
+        "Give the hub a CA with --ca-dir, or a CA for relays only with --relay-ca-dir.", "\
 With --tls-cert and --client-ca, or --ca none, the hub cannot sign certificates, so relays cannot enrol.";
 
     /// Enrolment.
@@ -83,8 +83,15 @@ connection. The member is stale until the API server responds.";
     /// Enrolment with a token.
     RELAY_ISSUER_KEYS = "STR0352", "the keys of the issuer of a relay's token are not known",
         "At the hub, strait check shows why the keys cannot be read. Or set clusters.ID.relay.keys.", "\
-`clusters.ID.relay` of the policy file names this issuer without its keys, so the hub requests them over TLS from the
-issuer (ISSUER/.well-known/openid-configuration). It has received none so far. The relay tries again.";
+`clusters.ID.relay` of the policy file names this issuer without its keys, so the hub requests them over TLS
+from the issuer (ISSUER/.well-known/openid-configuration). It has received none so far. The relay tries again.";
+
+    /// `--relay-ca-dir`.
+    RELAY_CA_SHARED = "STR0353", "the CA of relays and the mesh have a root in common",
+        "Create a CA with a root of its own for --relay-ca-dir: strait certs init DIR", "\
+The hub accepts certificates of this CA for relays only. If the CA chains to a root that workloads or the hub
+trust, it can also sign certificates of workloads. At start this ends the program; later the last valid CA stays
+active.";
 
     /// A proxy fails.
     PROXY_FAILED = "STR0356", "the proxy does not connect to the API server",

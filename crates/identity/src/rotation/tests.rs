@@ -35,6 +35,7 @@ impl Running {
             named: no_names(),
             clients: ClientCertificates::Required,
             evidence: RootEvidence::empty(),
+            relay_authority: None,
             members: Default::default(),
         })
     }
@@ -49,6 +50,7 @@ impl Running {
             named: no_names(),
             clients: ClientCertificates::Required,
             evidence: RootEvidence::empty(),
+            relay_authority: None,
             members: Default::default(),
         })
     }
@@ -231,6 +233,7 @@ async fn swap_of_kubernetes_data_directory_is_detected() {
         named: no_names(),
         clients: ClientCertificates::Required,
         evidence: RootEvidence::empty(),
+        relay_authority: None,
         members: Default::default(),
     };
     let mut identity = start(settings, FAST, &tasks).expect("a good first set");
@@ -255,6 +258,7 @@ fn state(ca: &Ca, now: SystemTime) -> (CertificateSettings, Rotation, ServerIden
         named: no_names(),
         clients: ClientCertificates::Required,
         evidence: RootEvidence::empty(),
+        relay_authority: None,
         members: Default::default(),
     };
     let files = CertificateFiles::read(&settings);
@@ -276,6 +280,47 @@ fn serving_certificate_is_renewed_at_half_of_its_lifetime() {
 }
 
 #[test]
+fn ca_of_relays_needs_a_root_of_its_own_and_the_last_valid_one_stays() {
+    let now = SystemTime::now();
+    let (mesh, relays) = (Ca::new(), Ca::new());
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("relays");
+    let (mesh_only, mut rotation, first) = state(&mesh, now);
+    assert!(Arc::ptr_eq(first.relay_authority().expect("the CA"), first.authority.as_ref().expect("it")));
+    let settings = CertificateSettings { relay_authority: Some(path.clone()), ..mesh_only };
+    let built = |current| build(&settings, &CertificateFiles::read(&settings), current, now);
+    assert!(built(None).err().expect("no files").to_string().contains("relays"));
+    let below = mesh.authority.issue_authority("relays", now).expect("it signs");
+    below.write(&path).expect("written");
+    let shared = built(None).err().expect("it could sign for workloads");
+    assert_eq!(shared.code(), "STR0353");
+    assert!(shared.to_string().contains("--relay-ca-dir"), "{shared}");
+    fs::remove_dir_all(&path).expect("removed");
+    relays.files.write(&path).expect("written");
+    let next = built(Some(&first)).expect("a separate root");
+    assert_eq!(next.relay_authority().expect("it").roots(), relays.roots());
+    assert_eq!(next.trust_generation, first.trust_generation + 1, "relays are checked again");
+    assert_eq!(next.root_bundle(), first.root_bundle(), "workloads do not receive its root");
+    assert_eq!(next.serving_roots(now), mesh.roots().to_pem());
+    fs::write(path.join("ca-key.pem"), "no key").expect("written");
+    let files = || CertificateFiles::read(&settings);
+    assert!(rotation.apply(&settings, files(), &next, now).is_none(), "not yet settled");
+    let kept = rotation.apply(&settings, files(), &next, now).expect("a problem");
+    assert_eq!(kept.problem.expect("reported").code, "STR0702");
+    assert_eq!(kept.for_relays.expect("the last valid one").roots(), relays.roots());
+}
+
+#[tokio::test]
+async fn roots_of_the_serving_certificate_are_sent_to_relays_only_if_they_are_known() {
+    let (ca, other, now) = (Ca::new(), Ca::new(), SystemTime::now());
+    let mut running = Running::with_files(&ca);
+    assert_eq!(running.now().serving_roots(now), ca.roots().to_pem());
+    running.write("ca.crt", &other.files.root_cert);
+    let changed = running.until(|now| now.trust_generation == 1).await;
+    assert_eq!(changed.serving_roots(now), "");
+}
+
+#[test]
 fn serving_certificate_is_renewed_despite_an_invalid_ca_directory() {
     let ca = Ca::new();
     let dir = tempfile::tempdir().expect("a folder");
@@ -288,6 +333,7 @@ fn serving_certificate_is_renewed_despite_an_invalid_ca_directory() {
         named: no_names(),
         clients: ClientCertificates::Required,
         evidence: RootEvidence::empty(),
+        relay_authority: None,
         members: Default::default(),
     };
     let start = SystemTime::now();
@@ -321,6 +367,7 @@ fn expired_serving_certificate_is_a_problem() {
         named: no_names(),
         clients: ClientCertificates::Required,
         evidence: RootEvidence::empty(),
+        relay_authority: None,
         members: Default::default(),
     };
     let now = SystemTime::now();
@@ -394,6 +441,7 @@ fn invalid_first_set_is_an_error() {
         named: no_names(),
         clients: ClientCertificates::Required,
         evidence: RootEvidence::empty(),
+        relay_authority: None,
         members: Default::default(),
     };
     let tasks = Supervisor::new();
@@ -416,6 +464,7 @@ async fn roots_of_the_mesh_config_apply_while_it_names_them() {
         named: named_receiver,
         clients: ClientCertificates::Required,
         evidence: RootEvidence::empty(),
+        relay_authority: None,
         members: Default::default(),
     });
     let client = || west.invalid(&["spiffe://west.example/ns/shop/sa/web"], |_| {});

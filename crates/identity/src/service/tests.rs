@@ -49,6 +49,7 @@ fn service_with<const N: usize>(
         serving: Serving::Issued { names: vec!["localhost".to_owned()] },
         client_ca: None,
         authority: Some(AuthorityFrom::Stored(ca.files.clone())),
+        relay_authority: None,
         named: no_names(),
         clients: ClientCertificates::Optional,
         evidence: RootEvidence::empty(),

@@ -35,7 +35,7 @@ pub(super) struct RelayCertificate {
     pub(super) chain: String,
     /// PEM.
     pub(super) key: Redacted<String>,
-    /// The roots of the hub, PEM.
+    /// The roots of the hub, PEM; empty if the hub does not know them.
     pub(super) roots: String,
     /// The SHA-256 of the invitation or token by which the relay enrolled, hexadecimal.
     pub(super) token_hash: String,
@@ -101,7 +101,7 @@ impl RelayCertificate {
         [chain, key, roots, token_hash]: [String; 4],
         cluster: &str,
     ) -> Result<Self, UnusableCertificate> {
-        if CaBundle::read(roots.as_bytes()).certificates.is_empty() {
+        if !roots.is_empty() && CaBundle::read(roots.as_bytes()).certificates.is_empty() {
             return Err(UnusableCertificate::Roots);
         }
         let unreadable = |fact: String| UnusableCertificate::Unreadable(fact);
@@ -192,6 +192,20 @@ mod tests {
             let error = issue(uris).expect_err(expected).to_string();
             assert!(error.contains(expected), "{uris:?}: {error}");
         }
+    }
+
+    #[test]
+    fn roots_are_certificates_or_unknown() {
+        let request = KeyRequest::new().expect("a key");
+        let uris = ["spiffe://mesh.example/strait/relay/west"];
+        let response = TestCa::new().certify(&request.csr, &uris, Duration::from_secs(3600));
+        let with_roots = |roots: &str| {
+            let response = CertificateResponse { roots: roots.to_owned(), ..response.clone() };
+            request.answered(response, "west", "")
+        };
+        assert_eq!(with_roots("").expect("--hub-roots applies").roots, "");
+        let error = with_roots("no roots").expect_err("an invalid response");
+        assert!(matches!(error, UnusableCertificate::Roots), "{error}");
     }
 
     #[test]
