@@ -473,6 +473,13 @@ async fn invited_cluster_is_read_through_its_relay_and_keeps_it_when_certificate
     let served = Served::start("", &[]).await;
     let port = served.xds.rsplit_once(':').expect("a port").1;
     let hub = format!("localhost:{port}");
+    // No control plane with a CA publishes roots in this namespace.
+    let without_ca = ["cluster", "invite", "prod-eu", "--hub", &hub, "--namespace", "shop"];
+    let (code, refusal) = served.strait(&without_ca).await;
+    assert_eq!(code, 1, "{refusal}");
+    for part in ["STR0348", "--ca-dir", "--relay-ca-dir", "--hub-roots"] {
+        assert!(refusal.contains(part), "{part}: {refusal}");
+    }
     let write = |name: &str, value: &Value| {
         let text = value.as_str().expect("text");
         std::fs::write(served.path(name), text).expect("written");

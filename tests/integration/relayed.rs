@@ -30,10 +30,10 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::mesh::{
     Member, Proxy, SHOP, SOON, SYSTEM, Server, Setup, east_and_west, endpoints_until, free_port,
-    holds, replace, wait_until,
+    holds, replace, text, wait_until,
 };
 use super::tokens::without_certificate;
-use strait_sim::objects;
+use strait_sim::{Family, objects};
 use strait_xds_client::XdsClient;
 
 const TOKEN: &str = "an-invitation-for-west";
@@ -496,6 +496,40 @@ async fn ca_of_relays_signs_their_certificates() {
     assert_eq!(relay.expect("signed by this CA").cluster().as_str(), "west");
     let mesh = std::fs::read_to_string(setup.path("ca/root-cert.pem")).expect("the roots");
     assert_eq!(stored("root-cert.pem").expect("the roots"), mesh, "the hub's certificate");
+}
+
+#[tokio::test]
+async fn relayed_member_gets_no_imports_and_reports_it() {
+    let (east, west) = east_and_west().await;
+    for member in [&east, &west] {
+        member.api.enable(Family::MultiCluster);
+    }
+    east.apply(json!({
+        "apiVersion": "multicluster.x-k8s.io/v1beta1", "kind": "ServiceExport",
+        "metadata": { "name": "web", "namespace": SHOP },
+    }));
+    west.apply(objects::namespace(SHOP));
+    let setup = with_invitation(&east).with(&["--mcs-imports", "full"]);
+    let server = setup.start().await;
+    let _relay = start_relay(&setup, &server, &west, "relay-a").await;
+    let is_reported = |entry: &Value| {
+        entry["state"] == "live"
+            && entry["reason"].as_str().is_some_and(|it| it.contains("STR0354"))
+    };
+    server.cluster_until("west", is_reported).await;
+    wait_until(SOON, async || {
+        let command = ["explain", "import", "shop/web", "--cluster", "west"];
+        let explained = text(&server.strait(&command).await);
+        holds(explained.contains("STR0354") && explained.contains("right"), explained)
+    })
+    .await;
+    let found = text(&server.strait(&["check"]).await);
+    assert!(found.contains("STR0354   services   cluster/west   import of web.shop"), "{found}");
+    let kinds = ["serviceimports", "services", "endpointslices"];
+    let writes: [u64; 3] = kinds.map(|kind| {
+        ["create", "patch", "delete"].map(|verb| west.api.request_count(verb, kind)).iter().sum()
+    });
+    assert_eq!(writes, [0; 3], "the relay receives no write");
 }
 
 #[tokio::test]

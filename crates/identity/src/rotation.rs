@@ -687,7 +687,9 @@ impl CertificateFiles {
         if let Some(AuthorityFrom::Directory(directory)) = &settings.authority {
             paths.extend(authority_files(directory));
         }
-        paths.extend(settings.relay_authority.iter().flat_map(|directory| authority_files(directory)));
+        paths.extend(
+            settings.relay_authority.iter().flat_map(|directory| authority_files(directory)),
+        );
         paths.extend(settings.members.values().flat_map(|directory| authority_files(directory)));
         let followed = match &settings.authority {
             Some(AuthorityFrom::Followed(followed)) => Some(Arc::clone(&followed.borrow())),

@@ -10,8 +10,9 @@ use strait_admin_api::Service;
 use strait_base::codes;
 
 /// The codes of imports that Strait cannot write although it should.
-const NOT_WRITTEN: [&codes::Code; 4] = [
+const NOT_WRITTEN: [&codes::Code; 5] = [
     &codes::IMPORT_RIGHT_MISSING,
+    &codes::IMPORT_RELAYED,
     &codes::IMPORT_VERSION_MISSING,
     &codes::IMPORTS_CONTESTED,
     &codes::IMPORT_CONFLICT,
@@ -62,6 +63,7 @@ mod tests {
                 "imports": [import("east", json!("STR0443")), import("west", Value::Null)],
             },
             { "hostname": "c.shop", "imports": [import("west", json!("STR0441"))] },
+            { "hostname": "d.shop", "imports": [import("north", json!("STR0354"))] },
         ]);
         let found = findings(&typed::<Vec<_>>(services));
         let facts: Vec<_> = found
@@ -76,6 +78,7 @@ mod tests {
             facts,
             [
                 "problem cluster/east imports of 2 services, such as a.shop: why",
+                "problem cluster/north import of d.shop: why",
                 "note cluster/west import of c.shop: why",
             ]
         );

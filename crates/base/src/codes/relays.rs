@@ -84,14 +84,23 @@ connection. The member is stale until the API server responds.";
     RELAY_ISSUER_KEYS = "STR0352", "the keys of the issuer of a relay's token are not known",
         "At the hub, strait check shows why the keys cannot be read. Or set clusters.ID.relay.keys.", "\
 `clusters.ID.relay` of the policy file names this issuer without its keys, so the hub requests them over TLS
-from the issuer (ISSUER/.well-known/openid-configuration). It has received none so far. The relay tries again.";
+from the issuer (ISSUER/.well-known/openid-configuration). It has received none so far. The relay tries
+again.";
 
     /// `--relay-ca-dir`.
     RELAY_CA_SHARED = "STR0353", "the CA of relays and the mesh have a root in common",
         "Create a CA with a root of its own for --relay-ca-dir: strait certs init DIR", "\
 The hub accepts certificates of this CA for relays only. If the CA chains to a root that workloads or the hub
-trust, it can also sign certificates of workloads. At start this ends the program; later the last valid CA stays
-active.";
+trust, it can also sign certificates of workloads. At start this ends the program; later the last valid CA
+stays active.";
+
+    /// ServiceImports of a relayed member.
+    IMPORT_RELAYED = "STR0354", "a member that is read through a relay gets no ServiceImports",
+        "To accept that it has none, set clusters.ID.mcs.imports to off in the policy file.
+To get imports, connect the member without a relay: strait cluster add CONTEXT --mcs-imports full", "\
+A relay forwards no request that creates or deletes ServiceImports, Services or EndpointSlices, so Strait
+sends none. Objects that Strait wrote before stay and are no longer updated. Proxies of the member are
+unaffected: their endpoints do not depend on these objects.";
 
     /// A proxy fails.
     PROXY_FAILED = "STR0356", "the proxy does not connect to the API server",

@@ -286,7 +286,10 @@ fn ca_of_relays_needs_a_root_of_its_own_and_the_last_valid_one_stays() {
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path().join("relays");
     let (mesh_only, mut rotation, first) = state(&mesh, now);
-    assert!(Arc::ptr_eq(first.relay_authority().expect("the CA"), first.authority.as_ref().expect("it")));
+    assert!(Arc::ptr_eq(
+        first.relay_authority().expect("the CA"),
+        first.authority.as_ref().expect("it")
+    ));
     let settings = CertificateSettings { relay_authority: Some(path.clone()), ..mesh_only };
     let built = |current| build(&settings, &CertificateFiles::read(&settings), current, now);
     assert!(built(None).err().expect("no files").to_string().contains("relays"));

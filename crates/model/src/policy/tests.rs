@@ -268,7 +268,8 @@ fn relay_without_keys_needs_an_issuer_that_publishes_them() {
     let inside = "https://kubernetes.default.svc.cluster.local";
     let keys = ", keys: {keys: []}";
     parse(&[("east", relay(inside, keys)), ("west", relay(inside, keys))]).expect("keys decide");
-    for issuer in ["http://idp.example", "idp", "https://a@idp.example", "https://idp.example/?a=b"] {
+    for issuer in ["http://idp.example", "idp", "https://a@idp.example", "https://idp.example/?a=b"]
+    {
         let found = parse(&[("east", relay(issuer, ""))]).expect_err(issuer);
         assert_eq!(found.field, "clusters.east.relay.issuer", "{issuer}");
         assert!(found.fact.contains("set keys"), "{found}");

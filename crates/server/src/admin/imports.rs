@@ -57,8 +57,7 @@ pub(super) fn imports(clusters: &[ClusterStatus], key: &WorkloadKey) -> Vec<Serv
         let stopped = cluster.imports.stopped.as_ref();
         // A ready import can still lack a right, for example to write its slices.
         let stopped = stopped.filter(|(code, _)| {
-            let is_right = code.id == codes::IMPORT_RIGHT_MISSING.id;
-            !state.present || state.ours && (!state.ready || is_right)
+            !state.present || state.ours && (!state.ready || is_about_rights(code))
         });
         let reason = stopped.map(|(_, reason)| reason.as_str()).or(state.reason.as_deref());
         let code = stopped.map(|(code, _)| code.id).or(state.code.map(|code| code.id));
@@ -75,6 +74,11 @@ pub(super) fn imports(clusters: &[ClusterStatus], key: &WorkloadKey) -> Vec<Serv
         }
     });
     rows.collect()
+}
+
+/// Returns whether the step `right` reports this code.
+fn is_about_rights(code: &codes::Code) -> bool {
+    [codes::IMPORT_RIGHT_MISSING.id, codes::IMPORT_RELAYED.id].contains(&code.id)
 }
 
 /// Returns the response of `/debug/explain/import`.
@@ -215,7 +219,7 @@ fn failing(
     }
     if let Some((code, reason)) = &status.imports.stopped {
         let step = match code.id {
-            id if id == codes::IMPORT_RIGHT_MISSING.id => ImportStep::Right,
+            _ if is_about_rights(code) => ImportStep::Right,
             id if id == codes::IMPORTS_CONTESTED.id => ImportStep::Foreign,
             _ => ImportStep::Version,
         };
@@ -249,7 +253,7 @@ fn detail(
             _ => format!("--mcs-imports is {} for the cluster", status.imports.mode.as_str()),
         },
         ImportStep::Right => match &status.imports.stopped {
-            Some((code, reason)) if code.id == codes::IMPORT_RIGHT_MISSING.id => {
+            Some((code, reason)) if is_about_rights(code) => {
                 format!("a write was refused: {reason} ({})", code.id)
             }
             _ => "no write was refused".into(),
@@ -444,6 +448,7 @@ mod tests {
     fn stopped_cluster_fails_at_the_right_or_the_version() {
         for (code, step) in [
             (&codes::IMPORT_RIGHT_MISSING, "right"),
+            (&codes::IMPORT_RELAYED, "right"),
             (&codes::IMPORT_VERSION_MISSING, "version"),
             (&codes::IMPORTS_CONTESTED, "foreign"),
         ] {

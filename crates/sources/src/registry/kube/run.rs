@@ -114,6 +114,7 @@ pub async fn run_with(config: RunConfig, client: Result<ApiClient, AccessError>)
         imports: config.imports,
         clusterset: config.clusterset.clone(),
         policy: config.policy,
+        relayed: config.access.is_relayed(),
     };
     let write_back = WriteBack::new(
         write_settings,
@@ -728,6 +729,11 @@ impl ClusterInputState {
             self.status.degraded.push(format!("{code}: {count} {fact}"));
         }
         self.status.degraded.extend(self.traffic.borrow().problems.iter().cloned());
+        if let Some((code, fact)) = &self.status.imports.stopped
+            && code.id == codes::IMPORT_RELAYED.id
+        {
+            self.status.degraded.push(format!("{code}: no ServiceImports: {fact}"));
+        }
         self.status.own = self.trust.own.borrow().clone();
         self.status.roots = self.roots.borrow_and_update().clone();
         if self.may_report() {

@@ -29,6 +29,8 @@ pub(super) struct WriteSettings {
     /// The name of the cluster set.
     pub(super) clusterset: String,
     pub(super) policy: watch::Receiver<Arc<Policy>>,
+    /// Whether a relay forwards the requests: of writes, only changes of statuses.
+    pub(super) relayed: bool,
 }
 
 /// Whether exports and imports are read.
@@ -138,6 +140,10 @@ impl WriteBack {
             let reason = "its exports and imports have not been read".to_owned();
             status.stopped = Some((&codes::IMPORT_VERSION_MISSING, reason));
         }
+        if self.settings.relayed && status.mode != ImportMode::Off {
+            let fact = "its relay forwards no writes of imports".to_owned();
+            status.stopped = Some((&codes::IMPORT_RELAYED, fact));
+        }
         self.desired.send_if_modified(|current| {
             let differ = *current != desired;
             *current = desired;
@@ -200,6 +206,9 @@ impl WriteBack {
         self.settled = settled;
         status.imports = states;
         status.writes = report.counts;
+        if self.settings.relayed {
+            writes.retain(|(_, write)| matches!(write, ImportWrite::AdoptedClusters(_)));
+        }
         if let Some(contested) = self.recreation.contested() {
             let fact = format!("{contested} was deleted again within a minute");
             status.stopped = Some((&codes::IMPORTS_CONTESTED, fact));
