@@ -16,7 +16,8 @@ use super::failure::{CommandFailure, CommandResult, Exit};
 use super::list::QueryArgs;
 use super::offline_mesh::{OfflineMesh, read_files};
 use super::output::{self, Format, clean};
-use strait_explain::AccessSnapshot;
+use strait_admin_api::AccessSnapshot;
+use strait_explain::access_snapshot;
 use strait_model::ISTIO_SECURITY;
 use strait_rules::access::PolicyErrors;
 use strait_sources::store::files::{ManifestNamespaces, read_manifests};
@@ -112,14 +113,13 @@ fn new_policies(args: &SimulateArgs) -> Result<Vec<Arc<Value>>, CommandFailure> 
 
 async fn snapshot(args: &SimulateArgs) -> Result<AccessSnapshot, CommandFailure> {
     if args.mesh.is_empty() {
-        let answer = args.ask.ask("/debug/access", &[]).await?;
-        return serde_json::from_value(answer.value).map_err(CommandFailure::of);
+        return args.ask.ask("/debug/access", &[]).await?.read();
     }
     let mesh = OfflineMesh::of(read_files(&args.mesh)?, &args.namespace, &args.system_namespace)?;
     for warning in &mesh.warnings {
         tell!("{}", clean(&warning.to_string()));
     }
-    Ok(AccessSnapshot::of(&mesh.context, &mesh.reports.objects, PolicyErrors::default()))
+    Ok(access_snapshot(&mesh.context, &mesh.reports.objects, PolicyErrors::default()))
 }
 
 /// Decides every call of a log file.

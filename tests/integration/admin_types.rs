@@ -1,6 +1,7 @@
 //! The published JSON schema of the admin API and the page's type declarations, generated from the
 //! crate `admin-api`.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use schemars::JsonSchema;
@@ -54,6 +55,7 @@ fn schemas() -> (Map<String, Value>, Map<String, Value>) {
     types.add::<Vec<api::ServiceEndpoint>>("GET /debug/endpoints");
     types.add::<Vec<api::Source>>("GET /debug/sources");
     types.add::<Vec<api::Network>>("GET /debug/networks");
+    types.add::<Vec<api::RelayRow>>("GET /debug/relays");
     types.add::<Vec<api::ClusterAddresses>>("GET /debug/addresses");
     types.add::<Vec<api::Proxy>>("GET /debug/proxies");
     types.add::<api::Summary>("GET /debug/summary");
@@ -61,10 +63,12 @@ fn schemas() -> (Map<String, Value>, Map<String, Value>) {
     types.add::<api::ImportExplanation>("GET /debug/explain/import");
     types.add::<api::PolicyExplanation>("GET /debug/explain/policy");
     types.add::<api::RouteExplanation>("GET /debug/explain/route");
+    types.add::<api::AccessSnapshot>("GET /debug/access");
     types.add::<Vec<api::ObjectStatus>>("GET /debug/config");
     types.add::<Vec<api::PolicyReach>>("GET /debug/config/reach");
     types.add::<api::CertificateStatus>("GET /debug/certificates");
     types.add::<api::Mesh>("GET /debug/mesh");
+    types.add::<BTreeMap<String, api::CodeMeaning>>("GET /debug/codes");
     types.add::<api::Policy>("GET /debug/policy");
     types.add::<Vec<api::ChangeEvent>>("GET /debug/events");
     types.add::<Vec<api::HistoryRow>>("GET /debug/history");
@@ -73,6 +77,7 @@ fn schemas() -> (Map<String, Value>, Map<String, Value>) {
     types.add::<api::HoldStatus>("GET /debug/hold");
     types.add::<api::Rollout>("GET /debug/rollout");
     types.add::<api::Replicas>("GET /debug/replicas");
+    types.add::<api::MeasuredTraffic>("GET /debug/traffic");
     types.add::<api::ChangePreview>("POST /debug/diff");
     types.add::<api::HoldPreview>("POST /debug/hold");
     types.add::<api::ScopePreview>("POST /debug/scope");

@@ -18,8 +18,10 @@
 #[macro_use]
 mod open_enum;
 
+mod access;
 mod certificates;
 mod cluster;
+mod code;
 mod config;
 mod event;
 mod explain;
@@ -35,15 +37,19 @@ mod preview;
 mod proxy;
 mod push;
 mod reach;
+mod relay;
 mod replica;
 mod rollout;
 mod service;
 mod session;
 mod source;
 mod summary;
+mod traffic;
 
+pub use self::access::*;
 pub use self::certificates::*;
 pub use self::cluster::*;
+pub use self::code::*;
 pub use self::config::*;
 pub use self::event::*;
 pub use self::explain::*;
@@ -59,12 +65,14 @@ pub use self::preview::*;
 pub use self::proxy::*;
 pub use self::push::*;
 pub use self::reach::*;
+pub use self::relay::*;
 pub use self::replica::*;
 pub use self::rollout::*;
 pub use self::service::*;
 pub use self::session::*;
 pub use self::source::*;
 pub use self::summary::*;
+pub use self::traffic::*;
 
 #[cfg(test)]
 mod tests;

@@ -33,7 +33,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 pub use self::access::{AskedRequest, explain_policy, is_for, transition_by};
-pub use self::access_snapshot::{AccessSnapshot, SnapshotWorkload};
+pub use self::access_snapshot::access_snapshot;
 pub use self::config::{
     ConfigQuery, ConfigReports, ConfigView, CredentialFault, MemberReports, WaitingConfiguration,
 };

@@ -20,7 +20,6 @@ use bytes::Bytes;
 use http::{Method, Request};
 use http_body_util::Full;
 use hyper::client::conn::http2::SendRequest;
-use serde::Serialize;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -93,8 +92,8 @@ struct ConnectedRelay {
     sender: SendRequest<Full<Bytes>>,
 }
 
-/// One connection of a relay, as `/debug/relays` shows it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// One connection of a relay.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RelayRow {
     /// The member.
     pub cluster: String,

@@ -10,12 +10,12 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::log::{LogEntry, LogFault};
-use strait_explain::{AccessSnapshot, SnapshotWorkload};
+use strait_admin_api::{self as api, AccessSnapshot, SnapshotWorkload};
 use strait_model::{Collection, Labels, Namespace, WorkloadKey};
 use strait_rules::access::{
     AccessDecision, AccessIndex, AccessPolicies, AccessRequest, AccessSettings, AccessSubject,
-    AccessVerdict, Atom, EnforcedRules, MatchedClause, PolicyName, ReachableProviders, RuleMatcher,
-    TrustBundle, WireForm, decide, enforced,
+    AccessVerdict, Atom, EnforcedRules, MatchedClause, PolicyErrors, PolicyName, ProviderReach,
+    ReachableProviders, RuleMatcher, TrustBundle, WireForm, decide, enforced,
 };
 
 const NOT_INBOUND: LogFault =
@@ -101,14 +101,17 @@ impl<'a> PolicyTrial<'a> {
         snapshot: &'a AccessSnapshot,
         new: &[Arc<Value>],
     ) -> (Self, Vec<ObjectFault>) {
-        let before: Collection = snapshot.objects.iter().cloned().collect();
+        let before: Collection = snapshot.objects.iter().cloned().map(Arc::new).collect();
         let given: Collection = new.iter().cloned().collect();
         let kept = before.iter().filter(|(key, _)| given.get(key).is_none());
         let after: Collection =
             kept.chain(given.iter()).map(|(key, object)| (key.clone(), object.clone())).collect();
         let settings = AccessSettings {
             root: snapshot.root_namespace.as_str().into(),
-            errors: snapshot.policy_errors,
+            errors: match snapshot.policy_errors {
+                api::PolicyErrors::Strict => PolicyErrors::Strict,
+                api::PolicyErrors::Narrow | api::PolicyErrors::Other(_) => PolicyErrors::Narrow,
+            },
         };
         let mut index = AccessIndex::new(settings.clone());
         // The state after proxies have acknowledged the change, without transitions.
@@ -123,13 +126,20 @@ impl<'a> PolicyTrial<'a> {
         let faults = faults.collect();
         let mut by_address = HashMap::<IpAddr, Vec<&SnapshotWorkload>>::new();
         for workload in &snapshot.workloads {
-            for address in &workload.addresses {
-                by_address.entry(*address).or_default().push(workload);
+            for address in workload.addresses.iter().filter_map(|text| text.parse().ok()) {
+                by_address.entry(address).or_default().push(workload);
             }
         }
+        let reach = |(name, is_only_http): (&String, &bool)| {
+            let reach = match is_only_http {
+                true => ProviderReach::Requests,
+                false => ProviderReach::Everything,
+            };
+            (Arc::from(name.as_str()), reach)
+        };
         let trial = Self {
             trust: TrustBundle::new(snapshot.trust_domains.iter().map(String::as_str)),
-            providers: snapshot.reach(),
+            providers: snapshot.providers.iter().map(reach).collect(),
             policies: [old, new],
             by_address,
             found: BTreeMap::new(),
@@ -345,7 +355,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use strait_rules::access::PolicyErrors;
 
     fn policy(name: &str, spec: Value) -> Arc<Value> {
         Arc::new(json!({
@@ -361,7 +370,7 @@ mod tests {
             name: name.to_owned(),
             labels: [("app".to_owned(), name.to_owned())].into(),
             identity: format!("spiffe://td/ns/shop/sa/{account}"),
-            addresses: [address.parse().expect("an address")].into(),
+            addresses: vec![address.to_owned()],
         }
     }
 
@@ -370,8 +379,8 @@ mod tests {
             root_namespace: "root".to_owned(),
             trust_domains: vec!["td".to_owned()],
             providers: [("opa".to_owned(), true)].into(),
-            objects,
-            policy_errors: PolicyErrors::default(),
+            objects: objects.into_iter().map(Arc::unwrap_or_clone).collect(),
+            policy_errors: api::PolicyErrors::Narrow,
             workloads: vec![
                 workload("web", "10.0.0.7", "web"),
                 workload("front", "10.0.0.8", "front"),
@@ -435,7 +444,8 @@ mod tests {
             trial.take(super::super::log::read(&line("/", "10.0.0.8")));
             trial.end().newly_denied()
         };
-        assert_eq!([PolicyErrors::Narrow, PolicyErrors::Strict].map(denied), [0, 1]);
+        let modes = [api::PolicyErrors::Narrow, api::PolicyErrors::Strict];
+        assert_eq!(modes.map(denied), [0, 1]);
     }
 
     #[test]

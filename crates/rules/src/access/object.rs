@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use strait_base::bounded::bounded;
@@ -134,8 +133,7 @@ pub(super) fn created(object: &Value) -> i64 {
 }
 
 /// Handling of a rule that cannot be read and has no last valid version (`--policy-errors`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PolicyErrors {
     /// The readable parts apply. A rule without any readable part has no effect and is reported.
     #[default]

@@ -13,8 +13,8 @@ use strait_admin_api::{self as api, ObjectStatus};
 use strait_ads::connections::{OpenStream, newest_by};
 use strait_base::time::rfc3339;
 use strait_explain::{
-    AccessSnapshot, AskedRequest, ConfigQuery, ConfigView, CredentialFault, explain_policy, is_for,
-    transition_by,
+    AskedRequest, ConfigQuery, ConfigView, CredentialFault, access_snapshot, explain_policy,
+    is_for, transition_by,
 };
 use strait_mesh::push::PushContext;
 use strait_mesh::timeline::{Timeline, TimelineEntry};
@@ -98,7 +98,7 @@ impl From<ObjectQuery> for ConfigQuery {
 pub(super) async fn snapshot(State(sources): SourcesState) -> AdminResult {
     let context = current(&sources)?;
     let counting = &context.configuration.access;
-    let snapshot = AccessSnapshot::of(&context, counting, sources.trials.errors());
+    let snapshot = access_snapshot(&context, counting, sources.trials.errors());
     Ok(pretty(StatusCode::OK, &snapshot))
 }
 

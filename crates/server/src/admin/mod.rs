@@ -406,9 +406,10 @@ async fn networks(State(sources): SourcesState) -> AdminResult {
     Ok(pretty(StatusCode::OK, &views::networks(&*current(&sources)?)))
 }
 
-/// The connections of relays.
+/// Returns the connections of relays.
 async fn relays(State(sources): SourcesState) -> AdminResult {
-    Ok(pretty(StatusCode::OK, &sources.relays.rows()))
+    let rows: Vec<_> = sources.relays.rows().into_iter().map(views::relay).collect();
+    Ok(pretty(StatusCode::OK, &rows))
 }
 
 #[derive(Deserialize)]
@@ -514,7 +515,9 @@ async fn certificates(State(sources): SourcesState) -> AdminResult {
 
 /// Returns the meaning of each code and the next step.
 async fn all_codes() -> AdminResult {
-    let row = |code: &codes::Code| (code.id, json!({ "title": code.title, "next": code.next }));
+    let row = |code: &codes::Code| {
+        (code.id, api::CodeMeaning { next: code.next.to_owned(), title: code.title.to_owned() })
+    };
     let rows: BTreeMap<_, _> = codes::all().into_iter().map(row).collect();
     Ok(pretty(StatusCode::OK, &rows))
 }

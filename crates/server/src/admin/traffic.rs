@@ -12,11 +12,11 @@ use axum::http::{Request, Uri, header};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
-use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
+use strait_admin_api::{ClusterTraffic, MeasuredTraffic, ServiceTraffic};
 use strait_kube_client::percent_encode;
 
 /// Time for which a result is used.
@@ -32,16 +32,22 @@ const WINDOW: &str = "2m";
 /// Metrics of the clients' proxies: they see requests that no server has received.
 const REPORTER: &str = r#"reporter="source""#;
 
-/// Labels of a row, and the name of each in the response.
-type RowLabels = &'static [(&'static str, &'static str)];
-const CLUSTERS: RowLabels = &[("source_cluster", "source"), ("destination_cluster", "destination")];
-const SERVICES: RowLabels = &[("destination_service", "hostname")];
+const CLUSTERS: [&str; 2] = ["source_cluster", "destination_cluster"];
+const SERVICES: [&str; 1] = ["destination_service"];
+
+/// The traffic with one value of each label.
+struct MeasuredRow<const N: usize> {
+    values: [String; N],
+    rate: f64,
+    errors: f64,
+    p95: Option<f64>,
+}
 
 /// Reads traffic from Prometheus.
 #[derive(Debug)]
 pub struct TrafficReader {
     url: Option<Uri>,
-    last: Mutex<Option<(Instant, Value)>>,
+    last: Mutex<Option<(Instant, MeasuredTraffic)>>,
 }
 
 impl TrafficReader {
@@ -51,8 +57,8 @@ impl TrafficReader {
     }
 
     /// Returns the traffic, at most [`FRESH`] old, or why it cannot be read.
-    pub(super) async fn read(&self) -> Value {
-        let Some(url) = &self.url else { return json!({ "enabled": false }) };
+    pub(super) async fn read(&self) -> MeasuredTraffic {
+        let Some(url) = &self.url else { return MeasuredTraffic::default() };
         let mut last = self.last.lock().await;
         if let Some((at, value)) = &*last
             && at.elapsed() < FRESH
@@ -65,22 +71,36 @@ impl TrafficReader {
         };
         let read = timeout(LIMIT, read).await;
         let read = read.unwrap_or_else(|_| Err(format!("no answer within {} s", LIMIT.as_secs())));
-        let mut value = json!({ "enabled": true, "window": WINDOW });
+        let mut value = MeasuredTraffic {
+            enabled: true,
+            window: Some(WINDOW.to_owned()),
+            ..Default::default()
+        };
         match read {
             Ok((clusters, services)) => {
-                (value["clusters"], value["services"]) = (clusters, services);
+                value.clusters = Some(clusters.into_iter().map(between_clusters).collect());
+                value.services = Some(services.into_iter().map(of_service).collect());
             }
-            Err(fact) => value["problem"] = json!(format!("Prometheus at {url}: {fact}")),
+            Err(fact) => value.problem = Some(format!("Prometheus at {url}: {fact}")),
         }
         *last = Some((Instant::now(), value.clone()));
         value
     }
 }
 
+fn between_clusters(row: MeasuredRow<2>) -> ClusterTraffic {
+    let MeasuredRow { values: [source, destination], rate, errors, p95 } = row;
+    ClusterTraffic { destination, errors, p95, rate, source }
+}
+
+fn of_service(row: MeasuredRow<1>) -> ServiceTraffic {
+    let MeasuredRow { values: [hostname], rate, errors, p95 } = row;
+    ServiceTraffic { errors, hostname, p95, rate }
+}
+
 /// Returns the traffic by these labels, the rows with the most requests first.
-async fn rows(url: &Uri, labels: RowLabels) -> Result<Value, String> {
-    let by: Vec<&str> = labels.iter().map(|(label, _)| *label).collect();
-    let by = by.join(", ");
+async fn rows<const N: usize>(url: &Uri, labels: [&str; N]) -> Result<Vec<MeasuredRow<N>>, String> {
+    let by = labels.join(", ");
     let rate = |more: &str| {
         format!("sum by ({by}) (rate(istio_requests_total{{{REPORTER}{more}}}[{WINDOW}]))")
     };
@@ -92,16 +112,11 @@ async fn rows(url: &Uri, labels: RowLabels) -> Result<Value, String> {
     let latencies = query(url, &latency, labels).await?;
     let mut rates: Vec<_> = rates.into_iter().collect();
     rates.sort_by(|(a, x), (b, y)| y.total_cmp(x).then_with(|| a.cmp(b)));
-    let row = |(key, rate): (Vec<String>, f64)| {
-        let mut row = json!({
-            "rate": rate,
-            "errors": errors.get(&key).copied().unwrap_or(0.0),
-            "p95": latencies.get(&key),
-        });
-        for ((_, name), value) in labels.iter().zip(key) {
-            row[*name] = json!(value);
-        }
-        row
+    let row = |(values, rate)| MeasuredRow {
+        errors: errors.get(&values).copied().unwrap_or(0.0),
+        p95: latencies.get(&values).copied(),
+        rate,
+        values,
     };
     Ok(rates.into_iter().take(ROWS_MAX).map(row).collect())
 }
@@ -127,11 +142,11 @@ struct PrometheusSample {
 
 /// Returns the values of an instant query, by the values of `labels`. Values that are not finite are
 /// left out.
-async fn query(
+async fn query<const N: usize>(
     url: &Uri,
     query: &str,
-    labels: RowLabels,
-) -> Result<BTreeMap<Vec<String>, f64>, String> {
+    labels: [&str; N],
+) -> Result<BTreeMap<[String; N], f64>, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let host = url.host().unwrap_or_default().trim_matches(['[', ']']);
     let stream = TcpStream::connect((host, url.port_u16().unwrap_or(80)));
@@ -158,9 +173,9 @@ async fn query(
     };
     let data = response.data.ok_or_else(|| format!("it answered {status}: {}", response.error))?;
     let samples = data.result.into_iter().filter_map(|sample| {
-        let of = |(label, _): &(&str, &str)| sample.metric.get(*label).cloned().unwrap_or_default();
+        let value_of = |label: &str| sample.metric.get(label).cloned().unwrap_or_default();
         let value = sample.value.1.parse::<f64>().ok().filter(|value| value.is_finite())?;
-        Some((labels.iter().map(of).collect(), value))
+        Some((labels.map(value_of), value))
     });
     Ok(samples.collect())
 }
@@ -173,6 +188,7 @@ mod tests {
     use axum::Router;
     use axum::extract::Query;
     use axum::routing::get;
+    use serde_json::{Value, json};
     use tokio::net::TcpListener;
 
     use super::*;
@@ -221,7 +237,7 @@ mod tests {
         })
         .await;
         let reader = TrafficReader::new(Some(url));
-        let traffic = reader.read().await;
+        let traffic = json!(reader.read().await);
         assert_eq!(
             traffic["clusters"],
             json!([{ "source": "east", "destination": "west", "rate": 4.0, "errors": 0.5, "p95": 12.5 }])
@@ -230,7 +246,7 @@ mod tests {
             traffic["services"],
             json!([{ "hostname": "web.shop.svc.cluster.local", "rate": 4.0, "errors": 0.5, "p95": 12.5 }])
         );
-        assert_eq!(reader.read().await, traffic);
+        assert_eq!(json!(reader.read().await), traffic);
         assert_eq!(
             queries.load(Ordering::Relaxed),
             6,
@@ -240,7 +256,7 @@ mod tests {
 
     #[tokio::test]
     async fn prometheus_failure_is_reported_and_no_query_is_sent_without_an_address() {
-        assert_eq!(TrafficReader::new(None).read().await, json!({ "enabled": false }));
+        assert_eq!(json!(TrafficReader::new(None).read().await), json!({ "enabled": false }));
         let refused = json!({ "status": "error", "error": "query too large" }).to_string();
         let cases = [
             (refused, "query too large"),
@@ -249,12 +265,12 @@ mod tests {
         ];
         for (answer, fact) in cases {
             let url = prometheus(move |_| answer.clone()).await;
-            let traffic = TrafficReader::new(Some(url)).read().await;
+            let traffic = json!(TrafficReader::new(Some(url)).read().await);
             let problem = traffic["problem"].as_str().unwrap_or_default();
             assert!(problem.contains(fact), "{traffic}");
         }
         let url = "http://127.0.0.1:1".parse().expect("a URL");
-        let traffic = TrafficReader::new(Some(url)).read().await;
+        let traffic = json!(TrafficReader::new(Some(url)).read().await);
         assert!(
             traffic["problem"].as_str().is_some_and(|text| text.contains("refused")),
             "{traffic}"

@@ -28,8 +28,15 @@ use strait_model::{
     CLUSTERSET, ClusterId, Distribution, EndpointRef, Health, Hostname, IgnoredClaim, Mode,
     Namespace, NetworkId, Port, Resolution, SameAddress, SharedServices, WorkloadKey,
 };
+use strait_relay::hub::RelayRow;
 use strait_rules::traffic::Selection;
 use strait_sources::clusters::status::ClusterStatus;
+
+/// Renders a connection of a relay.
+pub(super) fn relay(row: RelayRow) -> api::RelayRow {
+    let RelayRow { cluster, instance, version, since, active, remote, forms, streams } = row;
+    api::RelayRow { cluster, instance, version, since, active, remote, forms, streams }
+}
 
 /// Adds the exports and imports of a service of Kubernetes under its own name or its name in the
 /// cluster set.

@@ -3,9 +3,11 @@
 /** The responses by path. */
 export interface Responses {
   "/api/login-code": LoginCode;
+  "/debug/access": AccessSnapshot;
   "/debug/addresses": Array<ClusterAddresses>;
   "/debug/certificates": CertificateStatus;
   "/debug/clusters": Array<Cluster>;
+  "/debug/codes": Record<string, CodeMeaning>;
   "/debug/config": Array<ObjectStatus>;
   "/debug/config/reach": Array<PolicyReach>;
   "/debug/diff": MeshDiff;
@@ -22,11 +24,13 @@ export interface Responses {
   "/debug/policy": Policy;
   "/debug/proxies": Array<Proxy>;
   "/debug/push": Push;
+  "/debug/relays": Array<RelayRow>;
   "/debug/replicas": Replicas;
   "/debug/rollout": Rollout;
   "/debug/services": Array<Service>;
   "/debug/sources": Array<Source>;
   "/debug/summary": Summary;
+  "/debug/traffic": MeasuredTraffic;
 }
 
 /** The response to a request; `any` if the path has a query. */
@@ -34,6 +38,22 @@ export type ResponseTo<P extends string> = P extends keyof Responses ? Responses
 
 /** The verdict about a request. */
 export type Access = "allow" | "deny" | (string & {});
+
+/** The inputs of access decisions: the policies, the workloads that they select, and the names that they refer to. */
+export interface AccessSnapshot {
+  /** The active access policies; for an invalid policy, its last valid version. */
+  objects: Array<any>;
+  /** How policies are treated that are invalid and have no valid version. */
+  policyErrors: PolicyErrors;
+  /** The reachable providers. The value states whether the provider only handles HTTP requests. */
+  providers: Record<string, boolean>;
+  /** Namespace whose policies apply to the whole mesh. */
+  rootNamespace: string;
+  /** Trust domain of the mesh, followed by its aliases. */
+  trustDomains: Array<string>;
+  /** The known workloads. */
+  workloads: Array<SnapshotWorkload>;
+}
 
 /** The connections of the admin port. */
 export interface AdminConnections {
@@ -329,6 +349,28 @@ export interface ClusterRoots {
 
 /** The state of a member cluster. docs/reference/cluster-states.md explains each state. */
 export type ClusterState = "syncing" | "live" | "stale" | "timeout" | "authFailed" | "tlsFailed" | "rejected" | "conflict" | "identityChanged" | "misbehaving" | "quarantined" | "paused" | "draining" | "restored" | (string & {});
+
+/** The traffic from one cluster to another, or within one cluster. */
+export interface ClusterTraffic {
+  /** ID of the servers' cluster. */
+  destination: string;
+  /** Number of failed requests per second: status 5xx, or no response. */
+  errors: number;
+  /** 95th percentile of the duration of requests in milliseconds; null without a value. */
+  p95: number | null;
+  /** Number of requests per second. */
+  rate: number;
+  /** ID of the clients' cluster. */
+  source: string;
+}
+
+/** The meaning of an error code. */
+export interface CodeMeaning {
+  /** How to fix the problem. Lines that begin with spaces are commands. */
+  next: string;
+  /** The problem in one sentence. */
+  title: string;
+}
 
 /** How a credential authenticates. */
 export type CredentialKind = "token" | "clientCertificate" | "basic" | "identity" | "relay" | (string & {});
@@ -696,6 +738,20 @@ export interface LostRule {
   rule: RouteRule;
 }
 
+/** The traffic between clusters and to services, or the reason why it cannot be read. */
+export interface MeasuredTraffic {
+  /** The traffic between clusters: at most 2000 rows in descending order of `rate`. Absent if it was not read. */
+  clusters?: Array<ClusterTraffic> | null;
+  /** Whether the server has the address of a Prometheus. */
+  enabled: boolean;
+  /** Why the traffic cannot be read. Absent without a problem. */
+  problem?: string | null;
+  /** The traffic to services: at most 2000 rows in descending order of `rate`. Absent if it was not read. */
+  services?: Array<ServiceTraffic> | null;
+  /** Length of the window of the rates, such as `2m`. Absent if traffic is not enabled. */
+  window?: string | null;
+}
+
 /** The dedicated CA of one member. */
 export interface MemberAuthority {
   /** The folder with its files. */
@@ -920,6 +976,9 @@ export interface PolicyDelivery {
   /** Number of proxies that have not responded yet. */
   waiting: number;
 }
+
+/** How policies are treated that are invalid and have no valid version. */
+export type PolicyErrors = "narrow" | "strict" | (string & {});
 
 /** How a workload handles a request. */
 export interface PolicyExplanation {
@@ -1273,6 +1332,26 @@ export interface Rejection {
   error: string;
   /** The resources that the proxy named; empty if it named none. */
   resources: Array<string>;
+}
+
+/** A connection of a relay. */
+export interface RelayRow {
+  /** Whether requests to the member use the connection. */
+  active: boolean;
+  /** ID of the member. */
+  cluster: string;
+  /** The forms in which the relay sends objects, as media types. */
+  forms: Array<string>;
+  /** The pod or host of the relay. */
+  instance: string;
+  /** The address and port of the relay. */
+  remote: string;
+  /** When the connection was opened. */
+  since: string;
+  /** Number of open requests. */
+  streams: number;
+  /** The version of the relay. */
+  version: string;
 }
 
 /** One replica of the control plane. */
@@ -1686,6 +1765,18 @@ export interface ServiceSharing {
   statements: SharingStatements;
 }
 
+/** The traffic to a service. */
+export interface ServiceTraffic {
+  /** Number of failed requests per second: status 5xx, or no response. */
+  errors: number;
+  /** Host name of the service. */
+  hostname: string;
+  /** 95th percentile of the duration of requests in milliseconds; null without a value. */
+  p95: number | null;
+  /** Number of requests per second. */
+  rate: number;
+}
+
 /** The certificate of the control plane's server. */
 export interface ServingCertificate {
   /** When it expires. */
@@ -1712,6 +1803,22 @@ export interface SharingStatements {
   namespaceLabel?: boolean | null;
   /** Whether `serviceScopeConfigs` of the mesh config select the service as global. */
   scope?: boolean | null;
+}
+
+/** A workload that policies may select. */
+export interface SnapshotWorkload {
+  /** IP addresses of the workload. */
+  addresses: Array<string>;
+  /** ID of the cluster. */
+  cluster: string;
+  /** SPIFFE ID of the workload. */
+  identity: string;
+  /** Labels of the workload. */
+  labels: Record<string, string>;
+  /** Name of the workload. */
+  name: string;
+  /** Namespace of the workload. */
+  namespace: string;
 }
 
 /** A source of services or objects that is not a member cluster. */
