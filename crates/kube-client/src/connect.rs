@@ -12,12 +12,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, HeaderValue, USER_AGENT};
+use http::uri::Scheme;
 use http::{Request, Response, StatusCode, Uri};
 use http_body_util::Full;
-use hyper_rustls::HttpsConnector;
+use hyper_rustls::{HttpsConnector, MaybeHttpsStream};
 use hyper_util::client::legacy::connect::HttpConnector;
 use tokio::sync::watch;
-use tower::BoxError;
+use tower::{BoxError, ServiceExt as _};
 
 use super::access_error::AccessError;
 use super::address::{self, Resolver};
@@ -295,9 +296,14 @@ impl std::fmt::Debug for ApiClient {
 /// # Errors
 /// Fails if `ca_pem` contains no certificate, or TLS cannot be set up.
 pub fn transport_to(server: &Uri, ca_pem: Option<&[u8]>) -> Result<Transport, AccessError> {
+    let hop = hop(Loopback::Named, None);
+    if server.scheme() == Some(&Scheme::HTTP) {
+        // A system without root certificates is no obstacle.
+        return Ok(http1_over(hop.map_response(MaybeHttpsStream::Http)));
+    }
     let mut config = kube::Config::new(server.clone());
     config.root_cert = ca_pem.map(certificates).transpose()?.map(|(roots, _)| roots);
-    Ok(http1_over(Tls::new(&config)?.dial(hop(Loopback::Named, None), HTTP1, None)))
+    Ok(http1_over(Tls::new(&config)?.dial(hop, HTTP1, None)))
 }
 
 /// Creates TCP connections to a server that the operator names; they end soon after the peer is
@@ -415,6 +421,14 @@ mod tests {
             client.uri("/api/v1/pods?limit=1").expect("a URI").to_string(),
             "https://rancher.example/k8s/c-1/api/v1/pods?limit=1"
         );
+    }
+
+    /// The root certificates of the system may be absent too.
+    #[test]
+    fn plain_http_needs_no_root_certificates() {
+        let transport = |server: &'static str| transport_to(&Uri::from_static(server), Some(b"-"));
+        assert!(transport("http://consul.example:8500").is_ok());
+        assert_eq!(transport("https://consul.example").expect_err("no roots"), AccessError::Ca);
     }
 
     #[test]
