@@ -13,7 +13,7 @@ use strait_base::{codes, process};
 use strait_model::Mcs;
 use strait_server::ServeError;
 use strait_server::admin::TokenError;
-use strait_server::config::{LogFormat, ServeArgs};
+use strait_server::config::{LogFormat, PrometheusError, ServeArgs};
 use strait_sources::policy_watch::PolicyError;
 use strait_sources::store::own_cluster::OwnClusterError;
 
@@ -61,11 +61,13 @@ fn failure(error: &ServeError) -> CommandFailure {
         ServeError::Policy(PolicyError::Missing { .. }) => Exit::Usage,
         ServeError::ClusterId { .. }
         | ServeError::MemberAuthority { .. }
+        | ServeError::Prometheus(PrometheusError::Plain { .. })
         | ServeError::ConfigCluster(
             OwnClusterError::Nowhere(_) | OwnClusterError::Missing(_) | OwnClusterError::Context(_),
         ) => Exit::Usage,
         ServeError::ConfigDir { source, .. }
         | ServeError::JwksRoots { source, .. }
+        | ServeError::Prometheus(PrometheusError::File { source, .. })
         | ServeError::Token(TokenError::File { source, .. })
             if absent(source) =>
         {

@@ -131,6 +131,7 @@ fn exit_codes_distinguish_errors_of_a_server_start() {
     );
     let broken = write("broken", "users: [{name: u, user: {token: canary}");
     let files = ["--config-dir", here, "--state-dir", here];
+    let [plain, secure] = ["http://p:9090", "https://p"].map(|url| ["--prometheus", url]);
     for (expected, arguments, message) in [
         (64, vec![], "--config-dir DIR"),
         (64, vec!["--config-dir", "/nowhere/dir"], "create it"),
@@ -153,6 +154,16 @@ fn exit_codes_distinguish_errors_of_a_server_start() {
         (64, [&files[..], &["--jwks-roots", "/nowhere/roots.pem"]].concat(), "/nowhere/roots.pem"),
         (1, [&files[..], &["--jwks-roots", &junk]].concat(), "contains no PEM certificate"),
         (1, [&files[..], &["--jwks-roots", here]].concat(), "--jwks-roots"),
+        (64, [&files[..], &["--prometheus-ca", &junk]].concat(), "--prometheus <URL>"),
+        (64, [&files[..], &["--prometheus", "https://a:b@p"]].concat(), "--prometheus-token-file"),
+        (64, [&files[..], &plain, &["--prometheus-ca", &junk]].concat(), "uses no TLS"),
+        (64, [&files[..], &plain, &["--prometheus-token-file", &junk]].concat(), "in plain text"),
+        (1, [&files[..], &secure, &["--prometheus-ca", &junk]].concat(), "no PEM certificate"),
+        (
+            64,
+            [&files[..], &secure, &["--prometheus-token-file", "/nowhere/t"]].concat(),
+            "/nowhere/t",
+        ),
         (1, [&files[..], &["--tls-cert", &junk, "--tls-key", &junk]].concat(), "STR0702"),
         (1, [&files[..], &["--ca-dir", here]].concat(), "STR0705"),
         (1, [&files[..], &["--xds-address", "nowhere.invalid:0"]].concat(), "--xds-address"),

@@ -1,6 +1,7 @@
 //! The flags of `strait serve` and their environment variables.
 
 mod injection;
+mod prometheus;
 
 use std::fmt;
 use std::io;
@@ -11,12 +12,13 @@ use std::time::Duration;
 
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
-use http::Uri;
 use tokio::net::TcpListener;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::EnvFilter;
 
 pub use self::injection::InjectFlags;
+pub(crate) use self::prometheus::bearer;
+pub use self::prometheus::{PrometheusError, PrometheusFlags};
 use strait_base::duration::{HumanDuration, parse_duration};
 use strait_explain::validation::ValidationMode;
 use strait_identity::ReplicaId;
@@ -130,10 +132,9 @@ pub struct ServeArgs {
     #[arg(long, env = "STRAIT_ADMIN_READER_TOKEN_FILE", value_name = "FILE")]
     pub admin_reader_token_file: Option<PathBuf>,
 
-    /// URL of a Prometheus that scrapes the proxies: the page then shows rates, errors and latency
-    /// [default: none]
-    #[arg(long, env = "STRAIT_PROMETHEUS", value_name = "URL", value_parser = parse_prometheus)]
-    pub prometheus: Option<Uri>,
+    /// The Prometheus that scrapes the proxies
+    #[command(flatten)]
+    pub prometheus: PrometheusFlags,
 
     /// Serving certificate chain, PEM [default: issued by the CA]
     #[arg(long, env = "STRAIT_TLS_CERT", value_name = "FILE", requires = "tls_key")]
@@ -518,16 +519,6 @@ fn parse_peer(text: &str) -> Result<String, String> {
     match !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0) {
         true => Ok(text.to_owned()),
         false => Err("expected HOST:PORT, an IPv6 address in brackets".into()),
-    }
-}
-
-fn parse_prometheus(text: &str) -> Result<Uri, String> {
-    let expected =
-        "expected http://HOST[:PORT][/PATH]; for https, run a proxy next to the control plane";
-    let url: Uri = text.parse().map_err(|_| expected)?;
-    match url.scheme_str() == Some("http") && url.host().is_some() && url.query().is_none() {
-        true => Ok(url),
-        false => Err(expected.into()),
     }
 }
 

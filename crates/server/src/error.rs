@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::admin::TokenError;
-use crate::config::ListenAddress;
+use crate::config::{ListenAddress, PrometheusError};
 use strait_model::{ClusterId, ClusterIdError};
 use strait_sources::policy_watch::PolicyError;
 use strait_sources::store::own_cluster::OwnClusterError;
@@ -82,6 +82,9 @@ pub enum ServeError {
         /// The error of the system, or the reason why the content is invalid.
         source: io::Error,
     },
+    /// The flags about Prometheus can't be used.
+    #[error(transparent)]
+    Prometheus(#[from] PrometheusError),
     /// The admin token can't be read or created.
     #[error(transparent)]
     Token(#[from] TokenError),

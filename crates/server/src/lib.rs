@@ -221,6 +221,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         let checked = jwks::check_roots(path);
         checked.map_err(|source| ServeError::JwksRoots { path: path.clone(), source })?;
     }
+    args.prometheus.check()?;
     let (named_roots, named) = watch::channel(Arc::default());
     let config_client = source.config_cluster().map(|hub| ConfigClient::new(hub.access));
     let shared_hold = config_client

@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use http::Uri;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -18,6 +17,7 @@ use super::stream_monitor::{self, StreamMonitor, StreamSample};
 use super::used_invitations::UsedInvitations;
 use super::{churn_monitor, pressure, state_dir};
 use crate::admin::{self, Readiness, Token};
+use crate::config::PrometheusFlags;
 use crate::metrics::Metrics;
 use crate::replicas::{LOOK, OtherReplicas};
 use strait_ads::budgets::Budgets;
@@ -53,8 +53,8 @@ pub(super) struct Ports {
     pub(super) admin: TcpListener,
     pub(super) identity: watch::Receiver<Arc<ServerIdentity>>,
     pub(super) token: Token,
-    /// Address of the Prometheus that scrapes the proxies, if it is known.
-    pub(super) prometheus: Option<Uri>,
+    /// The Prometheus that scrapes the proxies, if it is known.
+    pub(super) prometheus: PrometheusFlags,
     /// Token with read-only access, if there is one.
     pub(super) reader_token: Option<Token>,
     /// Host names by which browsers may open the admin port.

@@ -26,7 +26,7 @@ use strait_identity::authority::IssuedCertificate;
 use strait_identity::{Authority, AuthorityPem, SpiffeId, authority, tls};
 use strait_proto::envoy::envoy::config::core::v3::Node;
 use strait_server::Bound;
-use strait_server::config::ServeArgs;
+use strait_server::config::{PrometheusFlags, ServeArgs};
 use strait_sim::{Options, SimCluster};
 use strait_xds::resource::ResourceType;
 use strait_xds_client::{ClientContents, XdsClient};
@@ -375,7 +375,7 @@ fn serve_args(folder: &Path, address: IpAddr) -> ServeArgs {
         inject: Default::default(),
         admin_token_file: None,
         admin_reader_token_file: None,
-        prometheus: None,
+        prometheus: PrometheusFlags::default(),
         tls_cert: None,
         tls_key: None,
         client_ca: None,
