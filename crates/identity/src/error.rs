@@ -115,7 +115,7 @@ pub enum IdentityError {
     },
     /// The CA of relays and the mesh have a root in common.
     #[error(
-        "the CA in {} (--relay-ca-dir) chains to a root that the mesh trusts, so it could sign for workloads; create one with a root of its own: strait certs init DIR",
+        "the CA in {} (--relay-ca-dir) chains to a root that the mesh trusts, so it could sign for workloads; create one with a dedicated root: strait certs init DIR",
         path.display()
     )]
     SharedRelayRoot {

@@ -216,7 +216,7 @@ pub struct ServeArgs {
     #[arg(long, env = "STRAIT_MAX_CERTIFICATE_LIFETIME", value_name = "D", default_value = "90d", value_parser = parse_lifetime)]
     pub max_certificate_lifetime: Duration,
 
-    /// CA for relays only, with the files of --ca-dir and a root of its own [default: the CA of the mesh]
+    /// CA for relays only, with the files of --ca-dir and a dedicated root [default: the CA of the mesh]
     #[arg(long, env = "STRAIT_RELAY_CA_DIR", value_name = "DIR")]
     pub relay_ca_dir: Option<PathBuf>,
 

@@ -1,5 +1,5 @@
-//! Published keys of the issuers whose tokens enrol relays: those of each `clusters.ID.relay` in the
-//! policy file that has no `keys`. They are fetched like the keys that access policies name.
+//! Published keys of the issuers of relay tokens, for each `clusters.ID.relay` in the policy file that
+//! has no `keys`. The hub fetches them like the keys that access policies name.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

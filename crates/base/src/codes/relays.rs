@@ -89,7 +89,7 @@ again.";
 
     /// `--relay-ca-dir`.
     RELAY_CA_SHARED = "STR0353", "the CA of relays and the mesh have a root in common",
-        "Create a CA with a root of its own for --relay-ca-dir: strait certs init DIR", "\
+        "Create a CA with a dedicated root for --relay-ca-dir: strait certs init DIR", "\
 The hub accepts certificates of this CA for relays only. If the CA chains to a root that workloads or the hub
 trust, it can also sign certificates of workloads. At start this ends the program; later the last valid CA
 stays active.";

@@ -280,7 +280,7 @@ fn serving_certificate_is_renewed_at_half_of_its_lifetime() {
 }
 
 #[test]
-fn ca_of_relays_needs_a_root_of_its_own_and_the_last_valid_one_stays() {
+fn ca_of_relays_needs_a_dedicated_root_and_the_last_valid_one_stays() {
     let now = SystemTime::now();
     let (mesh, relays) = (Ca::new(), Ca::new());
     let dir = tempfile::tempdir().expect("a folder");
