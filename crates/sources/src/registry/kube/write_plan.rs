@@ -1,5 +1,5 @@
-//! Compares a cluster's exports and imports with the desired state, at most twice per second, and
-//! sends the resulting desired objects to the writer.
+//! Compares a cluster's exports and imports with the desired state, and sends the resulting desired
+//! objects to the writer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,8 +18,11 @@ use strait_kube_client::NamespacedName;
 use strait_model::policy::Policy;
 use strait_model::{ClusterId, ImportMode, SharedEndpoints, SharedServices};
 
-/// The minimum interval between two comparisons.
-const PACE: Duration = Duration::from_millis(500);
+/// The bounds of the interval between two comparisons. An import needs three comparisons until it is
+/// ready.
+const PACES: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(500)];
+/// The interval for each unit of time that the last comparison took, within the bounds.
+const PACE_BY_COST: u32 = 50;
 
 /// The settings of writing into one cluster.
 pub(super) struct WriteSettings {
@@ -70,7 +73,8 @@ pub(super) struct WriteBack {
     /// The time of the next comparison without any other change: a delayed write is due then.
     due: Option<Instant>,
     stale: bool,
-    looked: Instant,
+    /// The earliest time of the next comparison.
+    next: Instant,
 }
 
 impl WriteBack {
@@ -96,7 +100,7 @@ impl WriteBack {
             held_since: None,
             due: None,
             stale: true,
-            looked: Instant::now(),
+            next: Instant::now(),
         }
     }
 
@@ -119,7 +123,7 @@ impl WriteBack {
             }
             self.stale = true;
         }
-        sleep_until(self.looked + PACE).await;
+        sleep_until(self.next).await;
     }
 
     /// Compares the current with the desired state. Returns the state of the imports.
@@ -128,7 +132,7 @@ impl WriteBack {
     /// the cluster. Before that, restored exports would be compared with the current objects.
     pub(super) fn look(&mut self, index: &KubeIndex) -> Arc<ImportsStatus> {
         let now = Instant::now();
-        (self.stale, self.looked, self.due) = (false, now, None);
+        (self.stale, self.due) = (false, None);
         let shared = Arc::clone(&self.shared.borrow_and_update());
         let member = shared.members.get(&self.settings.cluster);
         let mut status = ImportsStatus { mode: self.mode(), ..ImportsStatus::default() };
@@ -149,6 +153,7 @@ impl WriteBack {
             *current = desired;
             differ
         });
+        self.next = now + pace(now.elapsed());
         Arc::new(status)
     }
 
@@ -268,5 +273,22 @@ impl WriteBack {
         self.due = Some(until);
         writes.retain(|(_, write)| !write.is_deletion());
         deletions
+    }
+}
+
+/// Returns the interval after a comparison that took this long.
+fn pace(cost: Duration) -> Duration {
+    let [shortest, longest] = PACES;
+    (cost * PACE_BY_COST).clamp(shortest, longest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comparisons_take_a_fiftieth_of_the_time_within_bounds() {
+        let paces = [0, 1, 4, 10, 60_000].map(|cost| pace(Duration::from_millis(cost)).as_millis());
+        assert_eq!(paces, [100, 100, 200, 500, 500]);
     }
 }
