@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::mesh::{Member, Proxy, SOON, Setup, endpoints_until, holds, wait_until};
-use strait_rules::testing::largest::repeated_fields;
+use super::mesh::{Member, Proxy, SOON, Setup, endpoints_until, holds, replace, wait_until};
+use strait_rules::testing::largest::{RepeatedField, repeated_fields};
 
 /// How long another change may take meanwhile. A build without optimization needs some 20 times as long as a release.
 const DELAY_MAX: Duration = Duration::from_secs(5);
@@ -36,11 +36,16 @@ async fn largest_stored_objects_neither_delay_other_changes_nor_fail_liveness() 
     endpoints_until(&proxy, "web", &[("10.0.0.1:8080", 1)]).await;
     let memory_before = memory();
 
-    // One object for each kind: the field that is named first.
+    // One object for each kind: the field that is named first. They are written within a moment, because
+    // each reading reads all of them.
     let fields = repeated_fields();
     let by_kind: BTreeMap<_, _> = fields.iter().rev().map(|field| (field.kind, field)).collect();
-    for (kind, field) in &by_kind {
-        setup.put(&format!("large-{kind}"), &field.object("evil", field.count_max()));
+    let object = |(kind, field): (_, &&RepeatedField)| {
+        (format!("large-{kind}.json"), field.object("evil", field.count_max()).to_string())
+    };
+    let objects: Vec<_> = by_kind.iter().map(object).collect();
+    for (file, text) in &objects {
+        replace(&setup.path("config").join(file), text);
     }
     wait_until(SOON * 6, async || {
         let report = server.admin.json("/debug/config").await.to_string();
