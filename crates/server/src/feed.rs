@@ -30,6 +30,7 @@ use super::source::{MeshSource, ObjectStores};
 use super::start_reads::{EarlyHold, START_WAIT};
 use crate::admin::Readiness;
 use strait_base::codes;
+use strait_base::latest::publish_change;
 use strait_base::source_status::{SourceStatusMap, SourceStatusTable};
 use strait_base::task::{Supervisor, until};
 use strait_base::watchdog::Watchdog;
@@ -374,24 +375,10 @@ impl ConfigFeed {
     /// Publishes the active mesh settings.
     fn follow_settings(&mut self) {
         let config = Arc::clone(&self.in_force.settings().config);
-        self.to.selectors.send_if_modified(|held| {
-            let new = Some(config.object_selectors());
-            let differs = *held != new;
-            *held = new;
-            differs
-        });
-        self.to.named_roots.send_if_modified(|held| {
-            let new = named_roots(&config);
-            let differs = **held != new;
-            *held = Arc::new(new);
-            differs
-        });
+        publish_change(&self.to.selectors, Some(config.object_selectors()));
+        publish_change(&self.to.named_roots, Arc::new(named_roots(&config)));
         let trust_domain: Arc<str> = config.trust_domain.as_str().into();
-        self.to.trust_domain.send_if_modified(|held| {
-            let differs = held.as_ref() != Some(&trust_domain);
-            *held = Some(Arc::clone(&trust_domain));
-            differs
-        });
+        publish_change(&self.to.trust_domain, Some(Arc::clone(&trust_domain)));
         self.entries.move_to(&trust_domain);
     }
 

@@ -1,7 +1,6 @@
 //! Start of all sources: the configuration, the member clusters, Consul and the stores, with their
 //! last known state.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -17,6 +16,7 @@ use super::feed::{self, Configuration, FeedInputs, FeedOutputs, RolloutOutputs};
 use super::ignored_scopes::warn_of_ignored_scopes;
 use super::in_force::ReadingRules;
 use super::judged_statuses::JudgedStatuses;
+use super::key_fetcher;
 use super::outside_issuer;
 use super::relay_keys;
 use super::relays::follow_members;
@@ -34,7 +34,7 @@ use strait_identity::{NamedRoots, ServerIdentity};
 use strait_kube_client::ApiClient;
 use strait_mesh::hold::{HoldFile, HoldRequests, HoldSharing, HoldState};
 use strait_mesh::rollout::{RolloutFiles, RolloutState};
-use strait_model::fetched_keys::{FetchedKeys, KeyPlace, WantedKeys};
+use strait_model::fetched_keys::FetchedKeys;
 use strait_model::mesh_config::SourceProblem;
 use strait_model::policy::{DefaultVisibility, Policy};
 use strait_model::{RootBundle, WriterRole};
@@ -46,7 +46,6 @@ use strait_sources::clusters::renewal::{self, RenewalFailures};
 use strait_sources::clusters::status::ClusterStatus;
 use strait_sources::clusters::writer::WriterLease;
 use strait_sources::clusters::{events, reconciler, statuses};
-use strait_sources::jwks;
 use strait_sources::members::MemberSources;
 use strait_sources::mesh_config_watch::ConfigMapData;
 use strait_sources::policy_watch::WatchedFile;
@@ -277,7 +276,18 @@ impl ServerInputs {
             given_up,
         };
         let (wanted_keys, keys_wanted) = watch::channel(Arc::default());
-        let fetched = fetched_keys(args, keys_wanted, keys_file, &source_statuses, tasks);
+        // On this host, the author of a policy could probe ports otherwise
+        // (docs/contributing/decisions/0058-loopback.md).
+        let loopback = false;
+        let fetched = key_fetcher::start(
+            "keys of tokens",
+            args,
+            loopback,
+            keys_wanted,
+            keys_file,
+            &source_statuses,
+            tasks,
+        );
         let configuration = Configuration {
             rules: ReadingRules {
                 domain: args.domain.clone(),
@@ -366,26 +376,6 @@ fn share_holds(
     tasks.spawn_restarting("holds of replicas", Duration::from_secs(1), move || {
         let (store, hold, holds) = (store.clone(), hold.clone(), holds.clone());
         HoldFollower { store, hold, holds, told: told.clone(), now: SystemTime::now }.run()
-    });
-    seen
-}
-
-/// Starts the fetcher of the token keys that policies name.
-fn fetched_keys(
-    args: &ServeArgs,
-    wanted: watch::Receiver<Arc<BTreeMap<KeyPlace, WantedKeys>>>,
-    file: Option<PathBuf>,
-    statuses: &SourceStatusTable,
-    tasks: &Supervisor,
-) -> watch::Receiver<(Arc<FetchedKeys>, bool)> {
-    let (fetched, seen) = watch::channel(Default::default());
-    // Otherwise, the author of a policy could probe the ports of this host
-    // (docs/contributing/decisions/0058-loopback.md).
-    let rules = jwks::DialRules { loopback: false, denied: args.jwks_deny.clone() };
-    let client = Arc::new(jwks::KeyClient { rules, roots: args.jwks_roots.clone() });
-    let inputs = jwks::FetcherInputs { wanted, client, file, statuses: statuses.clone(), fetched };
-    tasks.spawn_restarting("keys of tokens", Duration::from_secs(1), move || {
-        jwks::run(inputs.clone())
     });
     seen
 }

@@ -29,6 +29,7 @@ mod in_force;
 mod inputs;
 mod journal;
 mod judged_statuses;
+mod key_fetcher;
 mod kube_secret;
 mod outputs;
 mod outside_issuer;

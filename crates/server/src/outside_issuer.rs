@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
+use super::key_fetcher;
 use super::source::ConfigOrigin;
 use crate::config::ServeArgs;
 use strait_base::source_status::SourceStatusTable;
@@ -17,7 +18,6 @@ use strait_identity::token::IssuerKeys;
 use strait_kube_client::Loopback;
 use strait_model::fetched_keys::{FetchedKeys, KeyPlace, WantedKeys};
 use strait_sources::clusters::callers::OutsideIssuer;
-use strait_sources::jwks;
 
 /// Maximum duration of a fetch.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -38,21 +38,17 @@ pub(super) fn start(
     let namespaces = [args.namespace.as_str().into()].into();
     let wanted = WantedKeys { timeout: TIMEOUT, namespaces };
     let wanted = watch::Sender::new(Arc::new(BTreeMap::from([(place.clone(), wanted)])));
-    let rules = jwks::DialRules {
-        loopback: source.loopback() != Loopback::Refused,
-        denied: args.jwks_deny.clone(),
-    };
-    let (fetched, fetched_seen) = watch::channel(Default::default());
-    let inputs = jwks::FetcherInputs {
-        wanted: wanted.subscribe(),
-        client: Arc::new(jwks::KeyClient { rules, roots: args.jwks_roots.clone() }),
-        file: state_dir.map(|folder| folder.join(FILE)),
-        statuses: statuses.clone(),
-        fetched,
-    };
-    tasks.spawn_restarting("keys of --token-issuer", Duration::from_secs(1), move || {
-        jwks::run(inputs.clone())
-    });
+    let loopback = source.loopback() != Loopback::Refused;
+    let file = state_dir.map(|folder| folder.join(FILE));
+    let fetched_seen = key_fetcher::start(
+        "keys of --token-issuer",
+        args,
+        loopback,
+        wanted.subscribe(),
+        file,
+        statuses,
+        tasks,
+    );
     let name = issuer.clone();
     let (keys, keys_seen) = watch::channel(Err("they have not been fetched".to_owned()));
     tasks.spawn("issuer outside clusters", async move {

@@ -8,15 +8,16 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::key_fetcher;
 use super::source::ConfigOrigin;
 use crate::config::ServeArgs;
+use strait_base::latest::publish_change;
 use strait_base::source_status::SourceStatusTable;
 use strait_base::task::Supervisor;
 use strait_kube_client::Loopback;
 use strait_model::Namespace;
 use strait_model::fetched_keys::{FetchedKeys, KeyPlace, WantedKeys};
 use strait_model::policy::Policy;
-use strait_sources::jwks;
 
 /// Maximum duration of a fetch.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -35,32 +36,22 @@ pub(super) fn start(
     let namespace: Namespace = args.namespace.as_str().into();
     let (wanted, wanted_seen) =
         watch::channel(Arc::new(wanted_keys(&policy.borrow_and_update(), &namespace)));
-    let (fetched, seen) = watch::channel(Default::default());
     // The operator writes the policy file.
-    let rules = jwks::DialRules {
-        loopback: source.loopback() != Loopback::Refused,
-        denied: args.jwks_deny.clone(),
-    };
-    let inputs = jwks::FetcherInputs {
-        wanted: wanted_seen,
-        client: Arc::new(jwks::KeyClient { rules, roots: args.jwks_roots.clone() }),
-        file: state_dir.map(|folder| folder.join(FILE)),
-        statuses: statuses.clone(),
-        fetched,
-    };
-    tasks.spawn_restarting("keys of relay tokens", Duration::from_secs(1), move || {
-        jwks::run(inputs.clone())
-    });
+    let loopback = source.loopback() != Loopback::Refused;
+    let file = state_dir.map(|folder| folder.join(FILE));
+    let seen = key_fetcher::start(
+        "keys of relay tokens",
+        args,
+        loopback,
+        wanted_seen,
+        file,
+        statuses,
+        tasks,
+    );
     tasks.spawn("issuers of relay tokens", async move {
         while policy.changed().await.is_ok() {
             let new = wanted_keys(&policy.borrow_and_update(), &namespace);
-            wanted.send_if_modified(|wanted| {
-                let differs = **wanted != new;
-                if differs {
-                    *wanted = Arc::new(new);
-                }
-                differs
-            });
+            publish_change(&wanted, Arc::new(new));
         }
     });
     seen

@@ -260,14 +260,9 @@ async fn follow_list(
 ) {
     while settings.changed().await.is_ok() {
         let config = Arc::clone(&settings.borrow_and_update().config);
-        replace(&listed, stores(&config.config_sources, &node));
-        replace(&namespaces, Arc::clone(&config.namespaces));
+        publish_change(&listed, stores(&config.config_sources, &node));
+        publish_change(&namespaces, Arc::clone(&config.namespaces));
     }
-}
-
-/// Sends a value if it differs from the last one.
-fn replace<T: PartialEq>(to: &watch::Sender<T>, new: T) {
-    publish_change(to, new);
 }
 
 fn stores(sources: &[Listed], node: &mcp::McpNode) -> Vec<Store> {

@@ -1,0 +1,33 @@
+//! Starts the tasks that fetch published keys of token issuers.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::config::ServeArgs;
+use strait_base::source_status::SourceStatusTable;
+use strait_base::task::Supervisor;
+use strait_model::fetched_keys::{FetchedKeys, KeyPlace, WantedKeys};
+use strait_sources::jwks;
+
+/// Starts the task `name`, which fetches the wanted keys and stores them in `file`. Returns the keys, and
+/// whether all of them were tried. `loopback` is whether the keys may be on this host.
+pub(super) fn start(
+    name: &'static str,
+    args: &ServeArgs,
+    loopback: bool,
+    wanted: watch::Receiver<Arc<BTreeMap<KeyPlace, WantedKeys>>>,
+    file: Option<PathBuf>,
+    statuses: &SourceStatusTable,
+    tasks: &Supervisor,
+) -> watch::Receiver<(Arc<FetchedKeys>, bool)> {
+    let (fetched, seen) = watch::channel(Default::default());
+    let rules = jwks::DialRules { loopback, denied: args.jwks_deny.clone() };
+    let client = Arc::new(jwks::KeyClient { rules, roots: args.jwks_roots.clone() });
+    let inputs = jwks::FetcherInputs { wanted, client, file, statuses: statuses.clone(), fetched };
+    tasks.spawn_restarting(name, Duration::from_secs(1), move || jwks::run(inputs.clone()));
+    seen
+}
