@@ -103,6 +103,12 @@ pub enum Fault {
         /// The served version, for example `v1alpha3`.
         version: String,
     },
+    /// A kind is being removed, as while its CustomResourceDefinition is deleted: the discovery lists
+    /// no verbs that write. The test deletes the objects.
+    RemovedKind {
+        /// Plural name.
+        resource: String,
+    },
     /// No protobuf, as from an aggregated API server: a client that also accepts JSON gets JSON,
     /// others get 406.
     JsonOnly,

@@ -678,7 +678,18 @@ impl ApiServer {
 fn discovery_of(server: &ApiServer, path: &str) -> Result<Value, ApiError> {
     let families = server.families.lock().unwrap_or_else(PoisonError::into_inner);
     let hidden = |group: &str, version: &str| server.faults.hides(group, version);
-    discovery::answer(path, &families, &hidden).ok_or_else(ApiError::no_such_path)
+    let mut document =
+        discovery::answer(path, &families, &hidden).ok_or_else(ApiError::no_such_path)?;
+    for row in document["resources"].as_array_mut().into_iter().flatten() {
+        let removed = |fault: &Fault| match fault {
+            Fault::RemovedKind { resource } if row["name"] == resource.as_str() => Some(()),
+            _ => None,
+        };
+        if server.faults.find(removed).is_some() {
+            row["verbs"] = json!(["delete", "deletecollection", "get", "list", "watch"]);
+        }
+    }
+    Ok(document)
 }
 
 fn describe(parts: &Parts, target: Option<&Target>, query: &Query) -> Request {

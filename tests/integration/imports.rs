@@ -244,6 +244,18 @@ async fn no_fault_of_the_exporting_cluster_deletes_an_import_or_a_slice_or_chang
         unchanged(&west, &ips, 0, &format!("{name}, healed")).await;
     }
 
+    // The kind is deleted, and with it its objects; later both are created again.
+    east.api.fault(Fault::RemovedKind { resource: exports() });
+    east.api.store().delete("ServiceExport", SHOP, "cart").expect("it exists");
+    unchanged(&west, &ips, 0, "kind removed").await;
+    server.shut_down().await;
+    server = setup.start_ready().await;
+    unchanged(&west, &ips, 0, "kind removed, restart").await;
+    export(&east);
+    east.api.heal();
+    live(&server).await;
+    unchanged(&west, &ips, 0, "kind created again").await;
+
     // Both API servers are gone across a restart.
     server.shut_down().await;
     for member in [&east, &west] {

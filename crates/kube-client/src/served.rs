@@ -25,11 +25,20 @@ struct ResourceList {
 #[derive(Debug, Deserialize)]
 struct ApiResource {
     name: String,
+    #[serde(default)]
+    verbs: Vec<String>,
+}
+
+impl ApiResource {
+    /// Whether the server is removing this kind: until its objects are deleted, it accepts no writes.
+    fn is_being_removed(&self) -> bool {
+        !self.verbs.is_empty() && self.verbs.iter().all(|verb| verb != "create")
+    }
 }
 
 impl ApiClient {
-    /// Returns the first of `versions` in which the server has `plural` of `group`. If the
-    /// discovery is forbidden, returns the last one: the oldest, which servers have supported for
+    /// Returns the first of `versions` in which the server has `plural` of `group`, a kind with
+    /// writable objects that the server is not removing. If the discovery is forbidden, returns the last one: the oldest, which servers have supported for
     /// the longest time.
     ///
     /// # Errors
@@ -47,11 +56,10 @@ impl ApiClient {
             }
             Err(error) => return Err(error),
         };
+        let is_there = |one: &ApiResource| one.name == plural && !one.is_being_removed();
         for version in served_versions(versions, &found) {
             match self.get::<ResourceList>(&format!("/apis/{group}/{version}")).await {
-                Ok(list) if list.resources.iter().any(|one| one.name == plural) => {
-                    return Ok(version);
-                }
+                Ok(list) if list.resources.iter().any(is_there) => return Ok(version),
                 // The version has other kinds of the group, or had them a moment ago.
                 Ok(_) | Err(ApiError::NotFound(_)) => {}
                 Err(ApiError::Forbidden(_)) => return Ok(version),
@@ -90,6 +98,19 @@ mod tests {
             let versions = served.iter().map(|one| GroupVersion { version: (*one).to_owned() });
             let group = ApiGroup { versions: versions.collect() };
             assert_eq!(served_versions(&["v1beta1", "v1alpha1"], &group), tried, "{served:?}");
+        }
+    }
+
+    #[test]
+    fn kind_that_accepts_no_objects_is_being_removed() {
+        for (verbs, expected) in [
+            (&["create", "get", "list"][..], false),
+            (&["delete", "get", "list"], true),
+            (&[], false),
+        ] {
+            let verbs = verbs.iter().map(|verb| (*verb).to_owned()).collect();
+            let kind = ApiResource { name: "serviceexports".to_owned(), verbs };
+            assert_eq!(kind.is_being_removed(), expected, "{kind:?}");
         }
     }
 }

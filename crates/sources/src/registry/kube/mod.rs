@@ -32,6 +32,7 @@ mod roots;
 mod run;
 mod scope;
 mod service;
+mod shared_kinds;
 mod slice_form;
 mod slices;
 #[cfg(test)]

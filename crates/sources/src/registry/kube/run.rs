@@ -6,18 +6,17 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use tokio::sync::{mpsc, watch};
-use tokio::time::sleep;
 
 use super::contact::{Contacts, ReaderId, contact_for_access};
 use super::endpoint_slice::Slice;
 use super::index::{IndexChanges, IndexEvent, Indexed, IndexedKind, KubeIndex, ObjectList, ReadAs};
-use super::mcs::{self, Export, Import};
+use super::mcs::{Export, Import};
 use super::memory_estimate::MemoryEstimate;
 use super::namespace::NamespaceFacts;
 use super::node::NodeRecord;
@@ -30,11 +29,13 @@ use super::service::KubeService;
 use super::workload_entry::WorkloadEntryRecord;
 use super::write_back::{self, WriteReport};
 use super::write_plan::{SharingWanted, WriteBack, WriteSettings};
-use super::{ApiContact, ClusterClaims, ObjectCounts, OwnMesh, RunConfig, RunStatus, own_mesh};
+use super::{
+    ApiContact, ClusterClaims, ObjectCounts, OwnMesh, RunConfig, RunStatus, own_mesh, shared_kinds,
+};
 use strait_base::codes;
 use strait_base::mass_deletion::MassDeletionGuard;
 use strait_kube_client::{
-    AccessError, ApiClient, ApiError, Backoff, ClusterIdentityCheck, Keyed as _, ListSelection,
+    AccessError, ApiClient, ApiError, ClusterIdentityCheck, Keyed as _, ListSelection,
     NamespacedName, Probed, ReadLimits, WatchEvent, identity_check, look,
 };
 use strait_model::mesh_config::ObjectSelectors;
@@ -51,11 +52,6 @@ const ENTRY_BYTES_MAX: usize = 256 << 10;
 const EVENTS_MAX: usize = 1024;
 /// Maximum number of events that are applied before the resulting changes are sent.
 const BATCH: usize = 256;
-/// How often to check for a better version of the multi-cluster services API, and the pauses if the
-/// server has none and if it is unreachable.
-const VERSION_LOOK: Duration = Duration::from_secs(300);
-const VERSION_ABSENT: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(120));
-const VERSION_AGAIN: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 
 /// Reads a cluster and reports its contents: first everything, then changes. Survives every error;
 /// ends when dropped, or when the receiver of updates is dropped.
@@ -158,7 +154,7 @@ pub async fn run_with(config: RunConfig, client: Result<ApiClient, AccessError>)
         () = Box::pin(look(&client, doubts)) => {}
         () = Box::pin(reviewed_rights::follow(&client, &reviewed)) => {}
         () = Box::pin(own_mesh::follow(&client, &mesh_namespace, &claims)), if read_own => {}
-        () = Box::pin(read_shared(&client, &scope, limits, &sink, &version, wanted)) => {}
+        () = Box::pin(shared_kinds::read(&client, &scope, limits, &sink, &version, wanted)) => {}
         // It ends together with the sender of desired objects.
         () = Box::pin(roots::run(client.clone(), limits, config.writes, &config.clusterset, writable_receiver, roots_status)) => {}
         () = write_back::run(client.clone(), role, desired_receiver, version_receiver, report) => {}
@@ -224,75 +220,6 @@ async fn read(
     // Polls only readers that were woken: nearly all events of a quiet member come from one reader.
     let mut readers = FuturesUnordered::from_iter(readers);
     while readers.next().await.is_some() {}
-}
-
-/// Reads exports and imports in the version that the server has. The version can change in the
-/// meantime.
-async fn read_shared(
-    client: &ApiClient,
-    scope: &Scope,
-    limits: ReadLimits,
-    sink: &mpsc::Sender<RunInput>,
-    version: &watch::Sender<Option<&'static str>>,
-    mut wanted: SharingWanted,
-) {
-    wanted.wait().await;
-    let (mut absent, mut again) = (VERSION_ABSENT, VERSION_AGAIN);
-    loop {
-        let pause = match mcs::served(client).await {
-            Ok(served) => {
-                version.send_replace(Some(served));
-                let selection =
-                    |kind: IndexedKind| ListSelection::all(mcs::GROUP, served, kind.plural());
-                let (exports, imports) = (
-                    selection(IndexedKind::ServiceExports),
-                    selection(IndexedKind::ServiceImports),
-                );
-                let read = async {
-                    tokio::join!(
-                        client.read(ReadAs::<Export>::with(scope), exports, limits, sink),
-                        client.read(ReadAs::<Import>::with(scope), imports, limits, sink),
-                    )
-                };
-                // Boxed here, so that clusters without these kinds need no memory for it.
-                tokio::select! {
-                    _ = Box::pin(read) => return,
-                    () = Box::pin(replaced(client, served)) => {}
-                }
-                continue;
-            }
-            Err(error) => {
-                let pause = if matches!(error, ApiError::NotFound(_)) {
-                    absent.pause(rand::random())
-                } else {
-                    // It may have been installed while the server was unreachable.
-                    absent = VERSION_ABSENT;
-                    again.pause(rand::random())
-                };
-                let failed = [
-                    RunInput::Export(Box::new(WatchEvent::Failed(error.clone()))),
-                    RunInput::Import(Box::new(WatchEvent::Failed(error))),
-                ];
-                for failed in failed {
-                    if sink.send(failed).await.is_err() {
-                        return;
-                    }
-                }
-                pause
-            }
-        };
-        sleep(pause).await;
-    }
-}
-
-/// Waits until the server has a better version.
-async fn replaced(client: &ApiClient, served: &str) {
-    loop {
-        sleep(VERSION_LOOK).await;
-        if mcs::served(client).await.is_ok_and(|now| now != served) {
-            return;
-        }
-    }
 }
 
 /// The inputs of a run. They are boxed, because a channel allocates space for 32 at its creation.

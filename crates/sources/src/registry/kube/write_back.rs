@@ -48,8 +48,8 @@ pub(super) struct DesiredObject {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum DesiredState {
-    /// A ServiceExport needs these conditions.
-    Conditions(Vec<ExportCondition>),
+    /// A ServiceExport, created at this time, needs these conditions.
+    Conditions { created: i64, conditions: Vec<ExportCondition> },
     /// A ServiceImport, its derived Service or one of its EndpointSlices needs this write.
     Import(ImportWrite),
     /// A ServiceExport must exist.
@@ -124,7 +124,7 @@ impl DesiredObject {
     /// content of a slice, which may be large.
     fn undated(mut self) -> Self {
         match &mut self.state {
-            DesiredState::Conditions(conditions) => {
+            DesiredState::Conditions { conditions, .. } => {
                 conditions.iter_mut().for_each(|one| one.since = Box::default());
             }
             DesiredState::Import(ImportWrite::Status { ready, .. }) => ready.since = Box::default(),
@@ -138,7 +138,7 @@ impl DesiredObject {
 
     fn permission(&self) -> WritePermission {
         match self.state {
-            DesiredState::Conditions(_) => WritePermission::Conditions,
+            DesiredState::Conditions { .. } => WritePermission::Conditions,
             DesiredState::Export => WritePermission::Export,
             DesiredState::Import(ImportWrite::Import { .. } | ImportWrite::DeleteImport { .. }) => {
                 WritePermission::Imports
@@ -191,7 +191,11 @@ impl KubeIndex {
             };
             wanted.iter().any(differ).then(|| {
                 let dated = wanted.into_iter().map(|one| one.dated(&export.conditions));
-                DesiredObject { key: key.clone(), state: DesiredState::Conditions(dated.collect()) }
+                let (created, conditions) = (export.created, dated.collect());
+                DesiredObject {
+                    key: key.clone(),
+                    state: DesiredState::Conditions { created, conditions },
+                }
             })
         });
         let missing = shared.to_export.get(cluster).into_iter().flatten().filter_map(|wanted| {
@@ -413,8 +417,10 @@ impl WriteBackState {
                 self.denied.insert(object.permission(), now);
                 return false;
             }
-            // The object was deleted, or the value is not accepted.
-            Ok(()) | Err(ApiError::NotFound(_) | ApiError::Rejected(_)) => {}
+            // The object was deleted. One that is created with its name is another one.
+            Err(ApiError::NotFound(_)) => return false,
+            // The value is not accepted.
+            Ok(()) | Err(ApiError::Rejected(_)) => {}
             // The cluster's definition of the kind lacks a field.
             Err(ApiError::Server(status)) if status.message.contains("not declared in schema") => {}
             Err(_) => return true,
@@ -444,7 +450,7 @@ async fn write(client: &ApiClient, version: &str, object: &DesiredObject) -> Res
         client.patch::<IgnoredAny>(&path, Patch::ApplyOwn(US), &object).await.map(drop)
     };
     match &object.state {
-        DesiredState::Conditions(conditions) => {
+        DesiredState::Conditions { conditions, .. } => {
             let now = rfc3339_seconds(SystemTime::now());
             let conditions: Vec<Value> = conditions.iter().map(|one| one.to_json(&now)).collect();
             apply("ServiceExport", "serviceexports", json!({ "conditions": conditions })).await

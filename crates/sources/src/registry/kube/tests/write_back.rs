@@ -382,6 +382,19 @@ async fn unexported_services_are_exported_automatically() {
 }
 
 #[tokio::test]
+async fn recreated_export_has_its_conditions_within_the_write_interval() {
+    let written = Written::start(&["cart"], None).await;
+    written.shared.send_replace(exported_by(&["east"]));
+    let is_ready = || written.conditions("cart").contains("Ready=True");
+    until("cart is ready", is_ready).await;
+    written.sim.store().delete("serviceexports", "shop", "cart").expect("it exists");
+    // Creation times are in whole seconds.
+    sleep(Duration::from_millis(1100)).await;
+    written.sim.store().apply(object("ServiceExport", "cart")).expect("an export");
+    until("the recreated export is ready", is_ready).await;
+}
+
+#[tokio::test]
 async fn deleted_export_is_not_recreated_and_an_annotation_declines_export() {
     let written = Written::start(&["cart"], None).await;
     let service = || {
