@@ -21,7 +21,7 @@ use tokio::sync::{mpsc, oneshot};
 pub use self::file::{HoldFile, RestoredHold};
 pub use self::kept::{RetainedConfiguration, RetainedConfigurations, UnknownConfiguration};
 pub use self::shared::{HoldMark, HoldSharing, PARTS_MAX, SharedHold, pack, unpack};
-use strait_model::{ConfigurationSnapshot, Counted, ObjectJson, ObjectKey};
+use strait_model::{ConfigurationSnapshot, ObjectJson, ObjectKey};
 
 /// A held configuration, with the reason for holding it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -168,8 +168,7 @@ impl Waiting {
         for (held, live) in pairs {
             let differences = live.differences(held).filter(|difference| {
                 let (was, is) = (held.get(difference.key), difference.now);
-                let counted = |object: &ObjectJson| Counted(&object.to_value()).to_value();
-                was.map(counted) != is.map(counted)
+                was.map(ObjectJson::counted_text) != is.map(ObjectJson::counted_text)
             });
             objects.extend(differences.map(|difference| difference.key.clone()));
         }

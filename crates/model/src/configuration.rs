@@ -5,6 +5,8 @@ use std::sync::{Arc, OnceLock};
 use strait_base::hex;
 
 use ring::digest::{Context, SHA256};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::collection::Collection;
@@ -50,8 +52,7 @@ impl ConfigurationSnapshot {
         Arc::clone(self.id.get_or_init(|| {
             let mut digest = Context::new(&SHA256);
             for object in self.objects() {
-                let counted = Counted(&object.to_value()).to_value();
-                field(&mut digest, counted.to_string().as_bytes());
+                field(&mut digest, object.counted_text().as_bytes());
             }
             for text in [&self.mesh, &self.networks] {
                 field(&mut digest, text.as_deref().map_or(b"-", str::as_bytes));
@@ -104,19 +105,8 @@ impl Counted<'_> {
     /// Returns the relevant part as an object.
     pub fn to_value(self) -> Value {
         let Self(object) = self;
-        let metadata = &object["metadata"];
-        let mut relevant_metadata = Map::new();
-        for name in ["creationTimestamp", "name", "namespace"] {
-            if let Some(value) = metadata.get(name).filter(|value| !value.is_null()) {
-                relevant_metadata.insert(name.to_owned(), value.clone());
-            }
-        }
-        if let Some(dry_run) = metadata["annotations"].get(DRY_RUN) {
-            let annotations = Map::from_iter([(DRY_RUN.to_owned(), dry_run.clone())]);
-            relevant_metadata.insert("annotations".to_owned(), Value::Object(annotations));
-        }
         let mut relevant =
-            Map::from_iter([("metadata".to_owned(), Value::Object(relevant_metadata))]);
+            Map::from_iter([("metadata".to_owned(), relevant_metadata(&object["metadata"]))]);
         for name in ["apiVersion", "kind", "spec"] {
             if let Some(value) = object.get(name) {
                 relevant.insert(name.to_owned(), value.clone());
@@ -124,6 +114,64 @@ impl Counted<'_> {
         }
         Value::Object(relevant)
     }
+}
+
+fn relevant_metadata(metadata: &Value) -> Value {
+    let mut relevant = Map::new();
+    for name in ["creationTimestamp", "name", "namespace"] {
+        if let Some(value) = metadata.get(name).filter(|value| !value.is_null()) {
+            relevant.insert(name.to_owned(), value.clone());
+        }
+    }
+    if let Some(dry_run) = metadata["annotations"].get(DRY_RUN) {
+        let annotations = Map::from_iter([(DRY_RUN.to_owned(), dry_run.clone())]);
+        relevant.insert("annotations".to_owned(), Value::Object(annotations));
+    }
+    Value::Object(relevant)
+}
+
+impl ObjectJson {
+    /// Returns the text of [`Counted::to_value`]. Only the metadata are parsed, because the other
+    /// parts are stored as that text has them.
+    pub fn counted_text(&self) -> String {
+        let text = self.text();
+        let CountedForm { api_version, kind, metadata, spec } =
+            serde_json::from_str(&text).unwrap_or_default();
+        let metadata = relevant_metadata(&metadata).to_string();
+        let parts = [
+            ("apiVersion", api_version.map(RawValue::get)),
+            ("kind", kind.map(RawValue::get)),
+            ("metadata", Some(&*metadata)),
+            ("spec", spec.map(RawValue::get)),
+        ];
+        let mut counted = String::with_capacity(text.len());
+        for (name, value) in parts {
+            let Some(value) = value else { continue };
+            let before = if counted.is_empty() { '{' } else { ',' };
+            counted.push(before);
+            counted.extend(["\"", name, "\":", value]);
+        }
+        counted.push('}');
+        counted
+    }
+}
+
+/// The parts of an object of which [`Counted`] consists, with their text.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct CountedForm<'a> {
+    #[serde(borrow, deserialize_with = "present")]
+    api_version: Option<&'a RawValue>,
+    #[serde(borrow, deserialize_with = "present")]
+    kind: Option<&'a RawValue>,
+    metadata: Value,
+    #[serde(borrow, deserialize_with = "present")]
+    spec: Option<&'a RawValue>,
+}
+
+/// Reads a value that is present, also `null`.
+fn present<'de: 'a, 'a, D: Deserializer<'de>>(from: D) -> Result<Option<&'a RawValue>, D::Error> {
+    Deserialize::deserialize(from).map(Some)
 }
 
 impl PartialEq for Counted<'_> {
@@ -143,6 +191,25 @@ mod tests {
             "apiVersion": "networking.istio.io/v1", "kind": "VirtualService", "spec": spec,
             "metadata": { "namespace": "shop", "name": name },
         })
+    }
+
+    #[test]
+    fn counted_text_equals_that_of_the_parsed_object() {
+        for object in [
+            object("web", 1),
+            json!({ "spec": { "b": [1, 0.5, "é\n\"\\"], "a": null }, "kind": "Gateway" }),
+            json!({ "spec": null, "kind": null, "metadata": null, "status": { "a": 1 } }),
+            json!({
+                "apiVersion": "v1", "status": {}, "metadata": {
+                    "creationTimestamp": null, "name": "web", "labels": { "a": "b" },
+                    "annotations": { DRY_RUN: "true", "other": "1" },
+                },
+            }),
+            json!(null),
+        ] {
+            let expected = Counted(&object).to_value().to_string();
+            assert_eq!(ObjectJson::from(&object).counted_text(), expected, "{object}");
+        }
     }
 
     fn snapshot(objects: &[Value], mesh: Option<&str>) -> ConfigurationSnapshot {

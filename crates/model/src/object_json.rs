@@ -28,7 +28,7 @@ impl ObjectJson {
     }
 
     /// Returns the JSON text.
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         String::from_utf8(unpack(&self.0)).unwrap_or_default()
     }
 

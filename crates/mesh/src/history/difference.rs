@@ -13,9 +13,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::aggregate::MergedService;
 use crate::push::PushContext;
-use strait_model::{
-    ConfigurationSnapshot, Counted, EndpointRef, Health, Hostname, NetworkId, ObjectJson, ObjectKey,
-};
+use strait_model::{ConfigurationSnapshot, EndpointRef, Health, Hostname, NetworkId, ObjectKey};
 
 /// Names of the texts of a configuration that are listed next to its objects.
 const TEXTS: [&str; 2] = ["MeshConfig", "MeshNetworks"];
@@ -169,16 +167,11 @@ fn digests<'a>(
     let ConfigurationSnapshot { traffic, access, mesh, networks, .. } = configuration;
     let objects = keys.filter_map(|key| {
         let object = traffic.get(key).or_else(|| access.get(key))?;
-        Some((object_name(key), digest(&counted(object))))
+        Some((object_name(key), digest(&object.counted_text())))
     });
     let texts = TEXTS.into_iter().zip([mesh, networks]);
     let texts = texts.filter_map(|(name, text)| Some((name.to_owned(), digest(text.as_ref()?))));
     objects.chain(texts).collect()
-}
-
-/// Serializes the relevant part of an object. Changes to its status are ignored.
-fn counted(object: &ObjectJson) -> String {
-    Counted(&object.to_value()).to_value().to_string()
 }
 
 /// Returns a digest that is equal in every process, because digests are compared across restarts.
