@@ -10,6 +10,7 @@ use tracing::warn;
 
 use crate::config::ServeArgs;
 use strait_base::task::{Supervisor, until};
+use strait_base::time::pace;
 use strait_envoy::Cache;
 use strait_envoy::heads::ConfigVariants;
 use strait_mesh::hold::RetainedConfigurations;
@@ -29,8 +30,8 @@ use strait_xds::names::OutboundName;
 /// Capacity of the event loop's queue. While it is full, registries wait and merge their pending
 /// updates.
 pub(super) const EVENTS: usize = 1024;
-/// Minimum interval between two computations of shared services.
-const SHARED_PACE: Duration = Duration::from_millis(500);
+/// The bounds of the interval between two computations of shared services.
+const SHARED_PACES: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(500)];
 
 /// The running core: its queue of events and its outputs.
 pub(super) struct Core {
@@ -208,7 +209,8 @@ async fn publish_shared(mut sharing: Sharing) {
     let mut cache = SharedServicesCache::default();
     let mut endpoints_cache = SharedEndpointsCache::default();
     loop {
-        let removals_certain = sharing.removals_certain_at <= Instant::now();
+        let begun = Instant::now();
+        let removals_certain = sharing.removals_certain_at <= begun;
         let current = sharing.context.borrow_and_update().clone();
         if let Some(current) = current {
             let statuses = sharing.statuses.borrow().clone();
@@ -243,13 +245,14 @@ async fn publish_shared(mut sharing: Sharing) {
                 differs
             });
         }
+        let next = begun + pace(begun.elapsed(), SHARED_PACES);
         let certain_at = (!removals_certain).then_some(sharing.removals_certain_at);
         tokio::select! {
             // An error means that the process is ending.
             changed = sharing.context.changed() => if changed.is_err() { return },
             () = until(certain_at) => continue,
         }
-        // Every change of any service creates a version, and objects in clusters are not urgent.
-        tokio::time::sleep(SHARED_PACE).await;
+        // Every change of any service creates a version.
+        until(Some(next)).await;
     }
 }

@@ -14,6 +14,7 @@ use super::write_back::{DesiredObject, WriteReport};
 use super::{ImportState, ImportStep, ImportsStatus};
 use strait_base::codes;
 use strait_base::task::until;
+use strait_base::time::pace;
 use strait_kube_client::NamespacedName;
 use strait_model::policy::Policy;
 use strait_model::{ClusterId, ImportMode, SharedEndpoints, SharedServices};
@@ -21,8 +22,6 @@ use strait_model::{ClusterId, ImportMode, SharedEndpoints, SharedServices};
 /// The bounds of the interval between two comparisons. An import needs three comparisons until it is
 /// ready.
 const PACES: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(500)];
-/// The interval for each unit of time that the last comparison took, within the bounds.
-const PACE_BY_COST: u32 = 50;
 
 /// The settings of writing into one cluster.
 pub(super) struct WriteSettings {
@@ -153,7 +152,7 @@ impl WriteBack {
             *current = desired;
             differ
         });
-        self.next = now + pace(now.elapsed());
+        self.next = now + pace(now.elapsed(), PACES);
         Arc::new(status)
     }
 
@@ -273,22 +272,5 @@ impl WriteBack {
         self.due = Some(until);
         writes.retain(|(_, write)| !write.is_deletion());
         deletions
-    }
-}
-
-/// Returns the interval after a comparison that took this long.
-fn pace(cost: Duration) -> Duration {
-    let [shortest, longest] = PACES;
-    (cost * PACE_BY_COST).clamp(shortest, longest)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn comparisons_take_a_fiftieth_of_the_time_within_bounds() {
-        let paces = [0, 1, 4, 10, 60_000].map(|cost| pace(Duration::from_millis(cost)).as_millis());
-        assert_eq!(paces, [100, 100, 200, 500, 500]);
     }
 }
