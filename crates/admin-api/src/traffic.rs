@@ -20,7 +20,7 @@ pub struct MeasuredTraffic {
     /// not read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub services: Option<Vec<ServiceTraffic>>,
-    /// Length of the window of the rates, such as `2m`. Absent if traffic is not enabled.
+    /// Length of the window of the rates, for example `2m`. Absent if traffic is not enabled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<String>,
 }

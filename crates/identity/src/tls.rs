@@ -135,7 +135,7 @@ impl TrustRoots {
         self
     }
 
-    /// Makes `relays` the only roots that may sign for relays. They sign for nothing else.
+    /// Makes `relays` the only roots for relays. These roots are valid for no other client.
     #[must_use]
     pub(super) fn with_relays(self, relays: &Self) -> Self {
         Self { relays: Some(relays.roots.clone()), ..self }

@@ -73,8 +73,8 @@ impl ServiceScopes {
         self.0.is_empty()
     }
 
-    /// Returns whether a service with these labels, in a namespace with these labels, is global:
-    /// whether any matching configuration says so. Returns `None` without configurations.
+    /// Returns whether any matching configuration makes a service with these labels, in a namespace
+    /// with these labels, global. Returns `None` without configurations.
     pub fn is_global(&self, namespace: &Labels, service: &Labels) -> Option<bool> {
         let matches = |scope: &&ServiceScope| {
             scope.namespaces.matches(namespace) && scope.services.matches(service)

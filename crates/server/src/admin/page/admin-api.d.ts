@@ -748,7 +748,7 @@ export interface MeasuredTraffic {
   problem?: string | null;
   /** The traffic to services: at most 2000 rows in descending order of `rate`. Absent if it was not read. */
   services?: Array<ServiceTraffic> | null;
-  /** Length of the window of the rates, such as `2m`. Absent if traffic is not enabled. */
+  /** Length of the window of the rates, for example `2m`. Absent if traffic is not enabled. */
   window?: string | null;
 }
 
