@@ -6,7 +6,7 @@ import { execFile } from "node:child_process";
 import { after, before, test } from "node:test";
 import { promisify } from "node:util";
 import { ControlPlane, browser, every, tab, turn, until, words } from "./rig.mjs";
-import { saysTheSame } from "./same.mjs";
+import { compareWithCommands } from "./same.mjs";
 
 /** Program that stops and continues the API server of c2 with a signal. */
 const outage = (signal) => promisify(execFile)(process.env.STRAIT_OUTAGE, [signal]);
@@ -33,7 +33,7 @@ test("each page agrees with the commands, and is readable in both themes and siz
   const clients = JSON.parse(await plane.strait("proxy", "list", "-o", "json")).filter((one) => one.type === "sidecar");
   const { name, namespace } = /~(?<name>[^~.]+)\.(?<namespace>[^~.]+)~/.exec(clients[0].id).groups;
   const asker = `${name}.${namespace}@${clients[0].cluster}`;
-  const { clusters, status, services } = await saysTheSame(page, plane, asker);
+  const { clusters, status, services } = await compareWithCommands(page, plane, asker);
   assert.deepEqual(clusters.map((one) => [one.id, one.state]).sort(), [["c1", "live"], ["c2", "live"]]);
   assert.deepEqual(status.problems, []);
   await turn(page, "#/map");

@@ -6,28 +6,28 @@ import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { ControlPlane, axe, browser, command, every, folder, open, run, start, tab, tooWide, turn, until, words } from "./rig.mjs";
-import { saysTheSame } from "./same.mjs";
+import { compareWithCommands } from "./same.mjs";
 import { HOSTILE, calm, crowd, empty, failure, failures, hostile, stopped } from "./worlds.mjs";
 
-/** As soon as anybody would wait for it. */
+/** Time limit for a change of the page, in milliseconds. */
 const SOON = 20_000;
 
 const REVIEWS = "reviews.shop.svc.cluster.local";
-/** A proxy and a service of which all worlds know why it has which endpoints. */
+/** A proxy and a service that every world contains an explanation for. */
 const QUESTION = `#/explain?proxy=web-0.shop%40hub&service=${REVIEWS}`;
 const PAGES = [
   "#/map", "#/map/cluster/prod-ap", "#/map/network/ap-sg", "#/clusters", "#/clusters/prod-ap", "#/services", `#/services/${REVIEWS}`,
   "#/proxies", "#/proxies/103", QUESTION, "#/explain", "#/timeline", "#/timeline/37", "#/timeline/rollout", "#/trust",
 ];
-/** Of hostile names those that stand where others stand alone. */
+/** The pages whose text consists of hostile names only. */
 const HOSTILE_PAGES = [
   ...["#/map", "#/clusters", "#/services", "#/proxies", "#/timeline", "#/timeline/0", "#/timeline/rollout", "#/trust", "#/explain?proxy=a&service=b", "#/proxies/1"],
   ...HOSTILE.slice(0, 5).flatMap((name) => [`#/clusters/${encodeURIComponent(name)}`, `#/services/${encodeURIComponent(name)}`, `#/map/cluster/${encodeURIComponent(name)}`]),
 ];
 
-/** Tests that mostly wait for something, so that they can do that at the same time. */
-const patient = [];
-const waits = (name, run) => patient.push([name, run]);
+/** Tests that mostly wait, and therefore run concurrently. */
+const concurrentTests = [];
+const testConcurrently = (name, run) => concurrentTests.push([name, run]);
 
 let chromium;
 let demo;
@@ -47,12 +47,12 @@ after(async () => {
 });
 
 const START = Date.now();
-/** Whoever asks is not answered yet, or told that there is nothing yet to answer. */
+/** Returns responses with the same content for every path. */
 const always = (answer) => Object.fromEntries(
   ["clusters", "networks", "summary", "proxies", "services", "events", "rollout", "mesh", "certificates", "explain", "codes"].map((path) => [`/debug/${path}`, answer]));
 const unready = (route) => route.fulfill({ status: 503, json: { error: "the mesh is not complete yet; waiting for cluster west" } });
 
-/** What the control plane may answer, and the pages on which that shows. All are looked at in both themes and sizes. */
+/** States of the control plane, and the pages that show them. All pages are checked in both themes and sizes. */
 const STATES = [
   { name: "a mesh that is well", world: calm(START), pages: PAGES },
   { name: "a mesh in trouble", world: failure(START), pages: PAGES },
@@ -95,19 +95,19 @@ test("map shows each failure, and one click shows its fix", async () => {
     const row = page.locator(".troubles li", { has: page.locator("strong") });
     await until(async () => (await row.count()) > 0, SOON, `${one.name}: something on the map`);
     const rows = await Promise.all((await row.all()).map(words));
-    assert.deepEqual(rows.filter((said) => !one.fact.test(said)), [], `${one.name}: only this failure is shown`);
+    assert.deepEqual(rows.filter((text) => !one.fact.test(text)), [], `${one.name}: only this failure is shown`);
     assert.ok((await page.locator(one.mark).count()) > 0, `${one.name}: ${one.mark}`);
     // A command or its beginning, which no other text contains.
     assert.match(one.mend, /^(strait|kubectl|curl|openssl) \S+/, one.name);
     await row.first().locator("a, summary").first().click();
     const mended = page.locator(`.mend[data-code=${one.code}]`).first();
     await mended.waitFor({ timeout: SOON });
-    const said = await words(mended);
-    assert.ok(said.includes(one.mend) && said.includes(`strait help ${one.code}`), `${one.name}: ${said}`);
+    const text = await words(mended);
+    assert.ok(text.includes(one.mend) && text.includes(`strait help ${one.code}`), `${one.name}: ${text}`);
     // The page uses the texts of `strait check`.
     const id = /^\^Cluster (\S+)/.exec(one.fact.source)?.[1] ?? "ID";
     const next = codes[one.code].next.replaceAll(/\s+/g, " ").replaceAll(/(cluster (?:get|rotate)) ID/g, `$1 ${id}`);
-    assert.ok(said.includes(next), `${one.name}: ${said} | ${next}`);
+    assert.ok(text.includes(next), `${one.name}: ${text} | ${next}`);
   }
   assert.deepEqual(faults, []);
   await context.close();
@@ -120,8 +120,8 @@ test("each change of the timeline has a page with the responses of all proxies",
   await until(async () => (await page.locator("tbody tr").count()) === 40, SOON, "the steps of its proxies");
   assert.match(page.url(), /#\/timeline\/37$/);
   assert.equal(await words(page.locator("#command")), "strait events 37");
-  const said = await words(page.locator("main"));
-  for (const fact of ["Change 37", "Refused by web-0.shop", "malformed IP address: fe80::1%eth0", "87 of 88, 1 refused", "EndpointSlice shop/reviews-1 in prod-eu", "48 more are counted"]) assert.ok(said.includes(fact), `${said}: ${fact}`);
+  const text = await words(page.locator("main"));
+  for (const fact of ["Change 37", "Refused by web-0.shop", "malformed IP address: fe80::1%eth0", "87 of 88, 1 refused", "EndpointSlice shop/reviews-1 in prod-eu", "48 more are counted"]) assert.ok(text.includes(fact), `${text}: ${fact}`);
   const refused = await words(page.locator("tbody tr", { hasText: "refused" }));
   for (const fact of ["web-0.shop", "prod-eu", "1.2 ms", "refused"]) assert.ok(refused.includes(fact), `${refused}: ${fact}`);
   await context.close();
@@ -157,8 +157,8 @@ test("rollout is shown above the map, on the timeline and on its own page", asyn
   await page.locator(".rollout", { hasText: "A rollout was stopped" }).waitFor({ timeout: SOON });
   for (const hash of ["#/timeline", "#/timeline/rollout"]) {
     await turn(page, hash);
-    const said = await words(page.locator("main"));
-    for (const fact of ["stopped at 5%: 3 proxies rejected the change, among them sidecar~10.0.0.9~web-8.shop", "Waiting 2 changes", "strait history release"]) assert.ok(said.includes(fact), `${hash}: ${said}: ${fact}`);
+    const text = await words(page.locator("main"));
+    for (const fact of ["stopped at 5%: 3 proxies rejected the change, among them sidecar~10.0.0.9~web-8.shop", "Waiting 2 changes", "strait history release"]) assert.ok(text.includes(fact), `${hash}: ${text}: ${fact}`);
   }
   assert.deepEqual(faults, []);
   await context.close();
@@ -265,8 +265,8 @@ test("page is readable with a hundred clusters and usable with two thousand", as
 });
 
 /**
- * The best of some, for this machine does other things as well: measured until it has been as quick as it should be, for at most three minutes. What
- * is too slow by itself never is.
+ * Returns the shortest of several measured durations. Repeats the measurement until it is at most `wanted` milliseconds, for at most three
+ * minutes, because other programs use the machine too.
  */
 async function best(wanted, measure) {
   const end = Date.now() + 180_000;
@@ -350,22 +350,22 @@ test("without a session the page shows only how to sign in", async () => {
 });
 
 /**
- * A tab in which time goes on only as the test says, and nobody tells that anything has changed: when the page asks again is its clock's
- * matter, however long this machine takes over everything. `asked` counts how often it asked for the clusters.
+ * Opens a tab whose clock the test controls and that receives no events, so that only the clock decides when the page polls. `polls` counts
+ * the requests for the clusters.
  */
-async function timeless() {
-  const it = await tab(chromium, { server: demo.server, storageState: session });
-  await it.context.route("**/api/changes", (route) => route.fulfill({ status: 503, json: { error: "enough pages wait for changes already" } }));
-  await it.page.clock.install();
-  await it.page.clock.pauseAt(Date.now() + 1000);
-  const asked = { count: 0 };
-  it.page.on("request", (request) => {
-    if (request.url().endsWith("/debug/clusters")) asked.count += 1;
+async function tabWithFixedClock() {
+  const opened = await tab(chromium, { server: demo.server, storageState: session });
+  await opened.context.route("**/api/changes", (route) => route.fulfill({ status: 503, json: { error: "enough pages wait for changes already" } }));
+  await opened.page.clock.install();
+  await opened.page.clock.pauseAt(Date.now() + 1000);
+  const polls = { count: 0 };
+  opened.page.on("request", (request) => {
+    if (request.url().endsWith("/debug/clusters")) polls.count += 1;
   });
-  return { ...it, asked, passes: (seconds) => it.page.clock.runFor(seconds * 1000) };
+  return { ...opened, polls, passes: (seconds) => opened.page.clock.runFor(seconds * 1000) };
 }
 
-/** What each page asks for is held until `release` is called; then it is answered as before. */
+/** Delays all responses until the returned function is called. */
 async function holding(context) {
   let release;
   const held = new Promise((resolve) => {
@@ -379,7 +379,7 @@ async function holding(context) {
 }
 
 test("loading, failing, unready and outdated data are distinguished", async () => {
-  const { context, page, passes } = await timeless();
+  const { context, page, passes } = await tabWithFixedClock();
   const release = await holding(context);
   // The accessibility checks use timers, so the clock must run.
   await page.clock.resume();
@@ -393,7 +393,7 @@ test("loading, failing, unready and outdated data are distinguished", async () =
   // Regardless of the duration of the first response.
   await page.clock.fastForward(60_000);
   await page.locator(".fresh", { hasText: /no answer, data from 1m/ }).waitFor({ timeout: SOON });
-  assert.equal(await page.locator(".sea").count(), 1, "what was known is still shown");
+  assert.equal(await page.locator(".sea").count(), 1, "the previous data is still shown");
   assert.deepEqual(await axe(page), []);
   await context.unroute("**/debug/**");
   await context.route("**/debug/networks", (route) => route.fulfill({ status: 503, json: { error: "the mesh is not complete yet; waiting for cluster west" } }));
@@ -404,35 +404,35 @@ test("loading, failing, unready and outdated data are distinguished", async () =
 });
 
 test("page polls if the limit of listening pages is reached", async () => {
-  const { context, page, asked, passes } = await timeless();
+  const { context, page, polls, passes } = await tabWithFixedClock();
   await open(page, demo.server, "#/clusters");
   await page.locator(".fresh", { hasText: "up to date" }).waitFor({ timeout: SOON });
-  assert.equal(asked.count, 1);
+  assert.equal(polls.count, 1);
   await passes(9);
-  assert.equal(asked.count, 1, "not before ten seconds have gone");
+  assert.equal(polls.count, 1, "not before ten seconds have passed");
   await passes(1);
-  await until(() => asked.count === 2, SOON, "asked again without being told");
+  await until(() => polls.count === 2, SOON, "polled without an event");
   await context.close();
 });
 
 test("slow response does not delay the next request beyond a minute", async () => {
-  const { context, page, asked, passes } = await timeless();
+  const { context, page, polls, passes } = await tabWithFixedClock();
   const release = await holding(context);
   await page.goto(`${demo.server}/#/clusters`);
   await page.getByText("Asking the control plane").waitFor({ timeout: SOON });
   await passes(8);
   release();
   await page.locator(".fresh", { hasText: "up to date" }).waitFor({ timeout: SOON });
-  const before = asked.count;
+  const before = polls.count;
   await passes(9);
-  assert.equal(asked.count, before, "what takes the server long is asked for less often");
+  assert.equal(polls.count, before, "slow responses are requested less often");
   await passes(52);
-  await until(() => asked.count > before, SOON, "asked again");
+  await until(() => polls.count > before, SOON, "polled again");
   await context.close();
 });
 
 test("page polls within two seconds after its event stream ends", async () => {
-  const { context, page, asked, passes } = await timeless();
+  const { context, page, polls, passes } = await tabWithFixedClock();
   await context.unroute("**/api/changes");
   let streams = 0;
   // A server that starts the stream and ends it, and is unreachable afterwards.
@@ -440,7 +440,7 @@ test("page polls within two seconds after its event stream ends", async () => {
     streams += 1;
     return streams > 1 ? route.abort() : route.fulfill({ contentType: "text/event-stream", body: "retry: 600000\nevent: change\ndata: {}\n\n" });
   });
-  await context.route("**/debug/**", (route) => (asked.count > 1 ? route.abort() : route.fallback()));
+  await context.route("**/debug/**", (route) => (polls.count > 1 ? route.abort() : route.fallback()));
   await page.addInitScript(() => {
     const Source = EventSource;
     window.EventSource = class extends Source {
@@ -454,7 +454,7 @@ test("page polls within two seconds after its event stream ends", async () => {
   });
   await open(page, demo.server, "#/clusters");
   await page.waitForFunction(() => window.broke, undefined, { timeout: SOON });
-  assert.equal(asked.count, 1);
+  assert.equal(polls.count, 1);
   await passes(2);
   await page.locator(".fresh", { hasText: "no answer" }).waitFor({ timeout: SOON });
   await context.close();
@@ -462,12 +462,12 @@ test("page polls within two seconds after its event stream ends", async () => {
 
 test("page and commands show equal facts", async () => {
   const { context, page, faults } = await tab(chromium, { server: demo.server, storageState: session });
-  const said = await saysTheSame(page, demo, "client.shop@east");
-  assert.equal(said.clusters.length, 3);
-  assert.equal(said.status.problems.length, 0, "the demo's mesh is well");
+  const outputs = await compareWithCommands(page, demo, "client.shop@east");
+  assert.equal(outputs.clusters.length, 3);
+  assert.equal(outputs.status.problems.length, 0, "the demo's mesh is well");
   await turn(page, "#/map");
   assert.match(await words(page.locator(".panel")), /Nothing needs a look/);
-  for (const service of said.services) {
+  for (const service of outputs.services) {
     await turn(page, `#/services/${service.hostname}`);
     assert.ok((await page.locator(".flow-picture, .notice").count()) > 0);
   }
@@ -522,7 +522,7 @@ test("everything is reachable by keyboard, and reloading restores the state", as
   await context.close();
 });
 
-waits("a cluster whose API server goes away shows within 25 s, and a process with another CA asks for a new session", async (t) => {
+testConcurrently("a cluster whose API server goes away shows within 25 s, and a process with another CA asks for a new session", async (t) => {
   const place = folder(t);
   mkdirSync(join(place, "state"), { mode: 0o700 });
   const simulation = await start("strait-sim", ["--clusters", "3", "--networks", "2", "--services", "6", "--endpoints", "3", "--pods", "--out", place],
@@ -621,8 +621,8 @@ test("progress of a rollout is shown with the texts of the commands", async (t) 
 });
 
 /**
- * Failures, made for real one after another, in a mesh of three simulated clusters: what is done, and undone; what the map says of it then, and
- * which command one click more.
+ * Failures that the test causes and reverts one after another in a mesh of three simulated clusters, with the text on the map and the command
+ * that is shown after one click.
  */
 const REAL = [
   { name: "a credential that is not accepted", fact: /^Cluster c3 authFailed: STR0304/, code: "STR0304", mend: "strait cluster rotate c3",
@@ -650,7 +650,7 @@ const REAL = [
 ];
 const POLICY = "apiVersion: strait.dev/v1\nkind: Policy\n";
 
-waits("failures that are made for real show on the map, and go from it", async (t) => {
+testConcurrently("failures that are made for real show on the map, and go from it", async (t) => {
   const place = folder(t);
   mkdirSync(join(place, "state"), { mode: 0o700 });
   const simulation = await start("strait-sim", ["--clusters", "3", "--networks", "2", "--services", "6", "--endpoints", "3", "--pods", "--out", place],
@@ -701,11 +701,11 @@ waits("failures that are made for real show on the map, and go from it", async (
   await context.close();
 });
 
-/** The picture of the guide, and by how much what is drawn may differ from it: in so many of its squares of 8 by 8, by so much of a colour. */
+/** The picture in the documentation, and the permitted difference: the share of its squares of 8 by 8 pixels, and the difference of a color. */
 const PICTURE = fileURLToPath(new URL("../../docs/images/map.png", import.meta.url));
 const DIFFERENT = { share: 0.06, by: 24 };
 
-/** How large two pictures are, and the share of their squares that differ. */
+/** Returns the sizes of two pictures, and the share of their squares that differ. */
 async function differing(of, a, b) {
   const page = await of.newPage();
   const url = (png) => `data:image/png;base64,${png.toString("base64")}`;
@@ -744,9 +744,9 @@ test("picture of the guide equals the drawn map", async () => {
   await context.close();
   if (process.env.STRAIT_PICTURE) writeFileSync(PICTURE, drawn);
   const { sizes, share } = await differing(chromium, readFileSync(PICTURE), drawn);
-  assert.ok(sizes[0] === sizes[1] && share < DIFFERENT.share, `${sizes.join(" and ")}, ${(share * 100).toFixed(1)} % differ: tests/page/run --picture makes it anew`);
+  assert.ok(sizes[0] === sizes[1] && share < DIFFERENT.share, `${sizes.join(" and ")}, ${(share * 100).toFixed(1)} % differ: tests/page/run --picture replaces it`);
 });
 
 describe("at the same time", { concurrency: true }, () => {
-  for (const [name, run] of patient) test(name, run);
+  for (const [name, run] of concurrentTests) test(name, run);
 });

@@ -18,13 +18,13 @@ const target = process.env.CARGO_TARGET_DIR ?? join(root, "target");
 const program = (name) => (name === "strait" && process.env.STRAIT) || join(target, "debug", name);
 const axePath = createRequire(import.meta.url).resolve("axe-core/axe.min.js");
 
-/** Waits until `what` returns a truthy value, for at most `limit` milliseconds. `said` describes the expected state: a text, or a function that returns it. */
-export async function until(what, limit, said) {
+/** Waits until `what` returns a truthy value, for at most `limit` milliseconds. `expected` describes the expected state: a text, or a function that returns it. */
+export async function until(what, limit, expected) {
   const end = Date.now() + limit;
   for (;;) {
     const found = await what();
     if (found) return found;
-    if (Date.now() > end) throw new Error(`not within ${limit} ms: ${typeof said === "function" ? await said() : said}`);
+    if (Date.now() > end) throw new Error(`not within ${limit} ms: ${typeof expected === "function" ? await expected() : expected}`);
     await new Promise((resolve) => setTimeout(resolve, 100));
   }
 }

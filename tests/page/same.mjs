@@ -20,7 +20,7 @@ async function agree(compare) {
 }
 
 /** Compares the content of each page with the `-o json` output of the command. `asker` is the name of a connected proxy. Returns the outputs. */
-export async function saysTheSame(page, plane, asker) {
+export async function compareWithCommands(page, plane, asker) {
   const json = async (...command) => JSON.parse(await plane.strait(...command, "-o", "json"));
   await open(page, plane.server, "#/clusters");
   const clusters = await agree(async () => {
@@ -66,13 +66,13 @@ export async function saysTheSame(page, plane, asker) {
     const command = await page.locator("#command").innerText();
     assert.equal(command, `strait explain ${asker} ${hostname}`);
     await agree(async () => {
-      const said = await json(...command.split(" ").slice(1));
+      const output = await json(...command.split(" ").slice(1));
       const text = await words(page.locator("main"));
-      assert.equal(await page.locator(".ladder").count(), said.endpoints.length);
-      for (const endpoint of said.endpoints) {
+      assert.equal(await page.locator(".ladder").count(), output.endpoints.length);
+      for (const endpoint of output.endpoints) {
         for (const step of endpoint.steps) assert.ok(text.includes(step.detail), `${hostname}: ${step.detail}`);
       }
-      for (const row of said.clusters) assert.ok(text.includes(`${row.ready}/${row.total}`) && text.includes((row.reason ?? "").replaceAll(/\s+/g, " ")), `${text}: ${JSON.stringify(row)}`);
+      for (const row of output.clusters) assert.ok(text.includes(`${row.ready}/${row.total}`) && text.includes((row.reason ?? "").replaceAll(/\s+/g, " ")), `${text}: ${JSON.stringify(row)}`);
     });
   }
   return { clusters, status, services };

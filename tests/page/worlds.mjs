@@ -93,7 +93,7 @@ const PLAN = { steps: [5, 25, 100], everySeconds: 600, stopAt: { refused: 3, los
 const node = (i) => `sidecar~10.0.0.${i}~web-${i - 1}.shop~shop.svc.cluster.local`;
 
 /** Returns a rollout to some of the proxies, one of which has rejected the change. */
-function letOut(now) {
+function runningRollout(now) {
   return {
     plan: PLAN, stopped: null, stoppedTotal: 1, completedTotal: 4, lost: null,
     running: {
@@ -156,7 +156,7 @@ export function failure(now) {
     "/debug/events?seq=37": steps(changes(now)[37], node),
     "/debug/mesh": { problems: [{ code: "STR0110", text: "meshConfig: outboundTrafficPolicy is no object" }] },
     "/debug/policy": { problem: "line 3: unknown field \"exprt\"", unknownClusters: [], preferences: [] },
-    "/debug/rollout": letOut(now),
+    "/debug/rollout": runningRollout(now),
     "/debug/sources": [{ name: "consul-dc1", kind: "consul", state: "stale", reason: "no answer for 2m", code: null, warnings: [] }],
     "/debug/certificates": {
       serving: { expires: at(now, 40 * MINUTE) }, authority: { expires: at(now, 3100 * 1440 * MINUTE) },
@@ -306,7 +306,7 @@ export function hostile(now) {
       steps: HOSTILE.map((name) => ({ proxy: name, cluster: name, sentMs: 1, answeredMs: null, answer: "waiting" })),
     },
     "/debug/mesh": { problems: [], held: { ...stoppedAt(now).held, by: HOSTILE[0], reason: HOSTILE.join(" ") } },
-    "/debug/rollout": { ...letOut(now), running: { ...letOut(now).running, share: HOSTILE, refusals: HOSTILE.map((name) => ({ proxy: name, error: name })) } },
+    "/debug/rollout": { ...runningRollout(now), running: { ...runningRollout(now).running, share: HOSTILE, refusals: HOSTILE.map((name) => ({ proxy: name, error: name })) } },
     "/debug/explain": {
       proxy: HOSTILE[0], hostname: HOSTILE[0], port: 80, notes: [HOSTILE[1]],
       clusters: HOSTILE.map((name) => ({ cluster: name, network: name, ready: 1, total: 1, sent: 0, via: null, reason: name, code: "STR0402" })),

@@ -1,7 +1,7 @@
-// Client of the admin API: keeps the answers that the page shows, and decides when to ask again.
+// Client of the admin API: keeps the answers that the page shows, and decides when to request them again.
 //
-// The server's event stream reports that something has changed; the page then asks for everything it shows. Without an
-// event it asks rarely. The server does not send an answer again that has not changed (`ETag`).
+// The server's event stream reports that something has changed; the page then requests everything it shows. Without an
+// event it rarely sends requests. The server does not send an answer again that has not changed (`ETag`).
 
 import { setServerTime, setStoredTime } from "./format.js";
 
@@ -39,7 +39,7 @@ let changed = () => {};
 let events = null;
 let eventsOpen = false;
 /** Time of the last event. */
-let heard = 0;
+let lastEvent = 0;
 let signedOut = false;
 /** Time at which the answers were stored, if they come from a bundle. @type {string | null} */
 let stored = null;
@@ -48,11 +48,11 @@ let followAfter = 0;
 /** @type {number | undefined} */
 let timer;
 /** Timer of the refresh after an event. @type {number | undefined} */
-let told;
+let eventTimer;
 /** Timer of the refresh after a change has settled. @type {number | undefined} */
 let settling;
 /** Time of the last refresh. */
-let asked = 0;
+let lastRefresh = 0;
 /** Whether the page shows something that is about to change without an event. */
 let awaited = false;
 /** Whether other replicas contribute to the answers. The event stream reports only the proxies of one. */
@@ -88,10 +88,10 @@ export function begin() {
   awaited = false;
 }
 
-/** Ends a drawing: deletes answers that are not needed any more, and asks for those that are missing. */
+/** Ends a drawing: deletes answers that are not needed any more, and requests missing answers. */
 export function end() {
   for (const path of answers.keys()) if (!wanted.has(path)) answers.delete(path);
-  for (const path of wanted) if (!answers.has(path)) void ask(path);
+  for (const path of wanted) if (!answers.has(path)) void request(path);
 }
 
 /** Returns how fresh the shown answers are. */
@@ -102,18 +102,18 @@ export function freshness() {
   const failure = shown.find((one) => one.error !== null && one.status === 0);
   const missing = [...new Set(shown.flatMap((one) => (one.missing ?? "").split(",")).filter((name) => name !== ""))];
     // While the stream is open and reports no change, earlier answers are still current.
-  const live = eventsOpen && Date.now() - heard < SILENT;
-  return { signedOut, oldest, current: Math.max(oldest, live ? Math.min(heard, oldest + QUIET) : 0), failing: failure !== undefined, live, stored, missing };
+  const live = eventsOpen && Date.now() - lastEvent < SILENT;
+  return { signedOut, oldest, current: Math.max(oldest, live ? Math.min(lastEvent, oldest + QUIET) : 0), failing: failure !== undefined, live, stored, missing };
 }
 
-/** Asks for everything that the page shows. */
+/** Requests everything that the page shows. */
 export function refresh() {
-  clearTimeout(told);
-  asked = Date.now();
+  clearTimeout(eventTimer);
+  lastRefresh = Date.now();
   plan(PAUSE);
   if (document.visibilityState === "hidden") return;
     // Answers from a bundle don't change.
-  for (const path of wanted) if (stored === null || !answers.has(path) || answers.get(path)?.error) void ask(path);
+  for (const path of wanted) if (stored === null || !answers.has(path) || answers.get(path)?.error) void request(path);
 }
 
 /** @param {number} pause */
@@ -124,7 +124,7 @@ function plan(pause) {
 
 /** Refreshes if it is time to, without an event; if not, checks again later. Replaces an event stream that has gone silent. */
 function turn() {
-  if (eventsOpen && Date.now() - heard > SILENT) {
+  if (eventsOpen && Date.now() - lastEvent > SILENT) {
     events?.close();
     events = null;
     eventsOpen = false;
@@ -135,12 +135,12 @@ function turn() {
   const slowest = Math.max(0, ...[...answers.values()].map((one) => one.took));
   const pause = Math.max(signedOut ? 5_000 : eventsOpen && !awaited && !several ? QUIET : PAUSE, Math.min(slowest * 20, QUIET));
     // Timers can fire a little early.
-  if (Date.now() > asked + pause - 100) refresh();
-  else plan(Math.min(PAUSE, asked + pause - Date.now()));
+  if (Date.now() > lastRefresh + pause - 100) refresh();
+  else plan(Math.min(PAUSE, lastRefresh + pause - Date.now()));
 }
 
 /** @param {string} path */
-async function ask(path) {
+async function request(path) {
   const before = answers.get(path) ?? { value: undefined, at: 0, error: null, status: 0, took: 0, pending: false, tag: null };
   if (before.pending) return;
   answers.set(path, { ...before, pending: true });
@@ -199,33 +199,33 @@ function follow() {
     });
     source.addEventListener("change", () => {
       eventsOpen = true;
-      heard = Date.now();
+      lastEvent = Date.now();
       clearTimeout(settling);
       settling = setTimeout(refresh, SETTLES);
-      const wait = asked + LEAST - heard;
+      const wait = lastRefresh + LEAST - lastEvent;
             // The first event of a stream only confirms that it is open. The refresh that was sent together with the request for
             // the stream is enough, and `settling` refreshes once more.
       if (!opened || wait <= 0) {
-        clearTimeout(told);
-        told = setTimeout(refresh, Math.max(0, wait));
+        clearTimeout(eventTimer);
+        eventTimer = setTimeout(refresh, Math.max(0, wait));
       }
       opened = false;
     });
     source.addEventListener("alive", () => {
-      heard = Date.now();
+      lastEvent = Date.now();
     });
     source.addEventListener("error", () => {
       const brokeOff = eventsOpen;
       eventsOpen = false;
       if (source.readyState === EventSource.CLOSED) {
-                // The server refused the stream. `ask` opens it again after an answer, once `REFUSED_FOR` has passed.
+                // The server refused the stream. `request` opens it again after an answer, once `REFUSED_FOR` has passed.
         events = null;
         followAfter = Date.now() + REFUSED_FOR;
       }
-            // The control plane may have stopped: ask soon instead of at the next regular refresh.
+            // The control plane may have stopped: request soon instead of at the next regular refresh.
       if (brokeOff) {
-        clearTimeout(told);
-        told = setTimeout(refresh, 1_000);
+        clearTimeout(eventTimer);
+        eventTimer = setTimeout(refresh, 1_000);
       }
       changed();
     });

@@ -4,7 +4,7 @@ import * as api from "./api.js";
 import { h } from "./dom.js";
 import { number, plural, text, until } from "./format.js";
 import { lastHour, note } from "./history.js";
-import { clusterHref, facts, heard } from "./map.js";
+import { clusterHref, facts, contactAge } from "./map.js";
 import { clusterLook, isWell, keptBack } from "./states.js";
 import { badge, table } from "./table.js";
 
@@ -45,7 +45,7 @@ export function clustersPage({ place, redraw, go }) {
         { header: "Network", cell: (row) => text(row.network), key: (row) => text(row.network) },
         { header: "State", cell: (row) => badge(clusterLook(row), row.state), key: (row) => clusterLook(row).rank },
         { header: "Last hour", cell: lastHour },
-        { header: "Last contact", cell: heard, key: (row) => -(Date.parse(row.lastContact) || 0) },
+        { header: "Last contact", cell: contactAge, key: (row) => -(Date.parse(row.lastContact) || 0) },
         { header: "Services", cell: (row) => number(row.services), key: (row) => row.services, number: true },
         { header: "Endpoints", cell: (row) => number(row.endpoints), key: (row) => row.endpoints, number: true },
         { header: "Withheld", cell: (row) => keptBack(row) > 0 ? h("span", { class: "withheld" }, number(row.withheld)) : number(row.withheld), key: (row) => row.withheld, number: true },

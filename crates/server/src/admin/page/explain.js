@@ -45,8 +45,8 @@ export const choices = (proxies) => [...new Set(proxies.map(proxyPlace))].sort()
 
 /** @param {Context} context @returns {View} */
 export function explainPage({ place, redraw, go }) {
-  const ask = (/** @type {string} */ name) => place.query.get(name) ?? "";
-  const [proxy, service, port, address] = ["proxy", "service", "port", "address"].map(ask);
+  const parameter = (/** @type {string} */ name) => place.query.get(name) ?? "";
+  const [proxy, service, port, address] = ["proxy", "service", "port", "address"].map(parameter);
   const proxies = api.get("/debug/proxies")?.value ?? [];
   const services = api.get("/debug/services")?.value ?? [];
   const complete = proxy !== "" && service !== "";
@@ -113,11 +113,11 @@ function examples(proxies, services) {
 }
 
 /**
- * @param {any} answer @param {import("./admin-api.js").Proxy[]} proxies @param {string} asked @param {string} address @param {string} path
+ * @param {any} answer @param {import("./admin-api.js").Proxy[]} proxies @param {string} proxyKey @param {string} address @param {string} path
  * @param {() => void} redraw
  */
-function explanation(answer, proxies, asked, address, path, redraw) {
-  const of = proxies.find((one) => one.id === answer.proxy && (one.key === asked || !asked.includes("@") || proxyPlace(one) === asked)) ?? proxies.find((one) => one.id === answer.proxy);
+function explanation(answer, proxies, proxyKey, address, path, redraw) {
+  const of = proxies.find((one) => one.id === answer.proxy && (one.key === proxyKey || !proxyKey.includes("@") || proxyPlace(one) === proxyKey)) ?? proxies.find((one) => one.id === answer.proxy);
   const found = typeof answer.found === "string" ? answer.found : null;
   const endpoints = [...answer.endpoints].sort((a, b) => (VERDICTS[b.verdict]?.rank ?? 9) - (VERDICTS[a.verdict]?.rank ?? 9));
   if (drawn.of !== path) drawn = { of: path, count: LADDERS };

@@ -102,7 +102,7 @@ export function mapPage({ place, redraw }) {
       h("div", { class: "split" },
         whole.clusters.length === 0 ? empty() : sea(whole, kind === "cluster" ? name : null),
         h("aside", { class: "panel", "aria-label": "Details" },
-          kind && !cluster && !area ? gone(kind, name) : cluster ? clusterPanel(cluster, whole) : area ? networkPanel(area) : troubles(whole))),
+          kind && !cluster && !area ? missing(kind, name) : cluster ? clusterPanel(cluster, whole) : area ? networkPanel(area) : troubles(whole))),
       whole.clusters.length > 0 && h("details", { class: "under" },
         h("summary", {}, "The map as tables"),
         table("networks", [
@@ -116,7 +116,7 @@ export function mapPage({ place, redraw }) {
           { header: "Cluster", cell: (one) => h("a", { href: clusterHref(one.id) }, one.id), key: (one) => one.id },
           { header: "Network", cell: (one) => text(one.network), key: (one) => text(one.network) },
           { header: "State", cell: (one) => badge(clusterLook(one), one.state), key: (one) => clusterLook(one).rank },
-          { header: "Last contact", cell: heard },
+          { header: "Last contact", cell: contactAge },
           { header: "Endpoints", cell: (one) => number(one.endpoints), key: (one) => one.endpoints, number: true },
           { header: "Withheld", cell: (one) => number(one.withheld), key: (one) => one.withheld, number: true },
         ], whole.clusters, redraw, { caption: "Clusters" }),
@@ -209,12 +209,12 @@ const proxiesOf = (cluster, whole) => plural(Object.hasOwn(whole.proxies.cluster
  * an event for it, so its time counts up to the answer and not up to now.
  * @param {any} cluster
  */
-export const heard = (cluster) => age(cluster.lastContact, cluster.state === "live" ? api.get("/debug/clusters")?.at : undefined);
+export const contactAge = (cluster) => age(cluster.lastContact, cluster.state === "live" ? api.get("/debug/clusters")?.at : undefined);
 
 /** @param {any} cluster @param {Mesh} whole @param {boolean} selected */
 function box(cluster, whole, selected) {
   const look = clusterLook(cluster);
-  const since = cluster.lastContact === null ? "never heard" : `heard ${heard(cluster)} ago`;
+  const since = cluster.lastContact === null ? "never heard" : `heard ${contactAge(cluster)} ago`;
   return h("li", { "data-key": `cluster-${cluster.id}-${cluster.secret}` },
     h("a", { class: `box ${look.tone}`, href: clusterHref(cluster.id), "aria-current": selected ? "true" : null },
       h("span", { class: "sign" }, icon(look.icon)),
@@ -334,7 +334,7 @@ function entryCode(network, entry) {
 }
 
 /** @param {string} kind @param {string} name */
-function gone(kind, name) {
+function missing(kind, name) {
   return h("div", {}, closer(), h("h2", {}, `No ${kind} ${name}`), h("p", {}, "It was removed, or never existed."));
 }
 
@@ -357,7 +357,7 @@ export function facts(cluster) {
     ["State", badge(clusterLook(cluster), cluster.state)],
     ["Reason", cluster.reason && h("span", {}, cluster.reason, help(cluster.reason))],
     ["Since", cluster.since && `${age(cluster.since)} ago`],
-    ["Last contact", cluster.lastContact ? `${heard(cluster)} ago` : "never"],
+    ["Last contact", cluster.lastContact ? `${contactAge(cluster)} ago` : "never"],
     ["Next attempt", cluster.nextAttempt && cluster.nextAttempt],
     ["Network", text(cluster.network)],
     ["Trust domain", text(cluster.trustDomain)],

@@ -179,6 +179,6 @@ const PROXIES = [
 /** Returns the share's proxies: first those that refused, some of which may have left. @param {any} running @returns {{ id: string, error: string | null }[]} */
 function proxies(running) {
   const refusals = (running.refusals ?? []).map((/** @type {any} */ one) => ({ id: one.proxy, error: one.error }));
-  const said = new Set(refusals.map((/** @type {any} */ one) => one.id));
-  return [...refusals, ...running.share.filter((/** @type {string} */ id) => !said.has(id)).map((/** @type {string} */ id) => ({ id, error: null }))];
+  const refused = new Set(refusals.map((/** @type {any} */ one) => one.id));
+  return [...refusals, ...running.share.filter((/** @type {string} */ id) => !refused.has(id)).map((/** @type {string} */ id) => ({ id, error: null }))];
 }
