@@ -129,10 +129,10 @@ impl NameServer {
 
     /// Returns the response to a query for one of the mesh's names; `None` for all other queries.
     fn answer(&self, question: &[u8], by_udp: bool) -> Option<Vec<u8>> {
-        let asked = Message::from_vec(question).ok()?;
-        let [query] = asked.queries.as_slice() else { return None };
-        let is_question = asked.metadata.message_type == MessageType::Query
-            && asked.metadata.op_code == OpCode::Query
+        let message = Message::from_vec(question).ok()?;
+        let [query] = message.queries.as_slice() else { return None };
+        let is_question = message.metadata.message_type == MessageType::Query
+            && message.metadata.op_code == OpCode::Query
             && query.query_class() == DNSClass::IN;
         let kind = query.query_type();
         if !is_question || ![RecordType::A, RecordType::AAAA].contains(&kind) {
@@ -140,8 +140,8 @@ impl NameServer {
         }
         let names = Arc::clone(&self.names.borrow());
         let addresses = names.find(&query.name().to_ascii())?;
-        let mut answer = Message::response(asked.metadata.id, OpCode::Query);
-        answer.metadata.recursion_desired = asked.metadata.recursion_desired;
+        let mut answer = Message::response(message.metadata.id, OpCode::Query);
+        answer.metadata.recursion_desired = message.metadata.recursion_desired;
         answer.metadata.recursion_available = true;
         answer.add_query(query.clone());
         let data = addresses.iter().filter_map(|address| match (address, kind) {
@@ -153,17 +153,17 @@ impl NameServer {
             data.map(|data| Record::from_rdata(query.name().clone(), TTL, data)).collect();
         // Rotates the addresses, so that clients that use the first one are distributed over all.
         if !records.is_empty() {
-            let first = usize::from(asked.metadata.id) % records.len();
+            let first = usize::from(message.metadata.id) % records.len();
             records.rotate_left(first);
         }
         answer.add_answers(records);
-        if asked.edns.is_some() {
+        if message.edns.is_some() {
             let mut edns = Edns::new();
             edns.set_max_payload(UDP_BYTES_MAX);
             answer.set_edns(edns);
         }
         let bytes = answer.to_vec().ok()?;
-        if by_udp && bytes.len() > usize::from(asked.max_payload().min(UDP_BYTES_MAX)) {
+        if by_udp && bytes.len() > usize::from(message.max_payload().min(UDP_BYTES_MAX)) {
             return answer.truncate().to_vec().ok();
         }
         Some(bytes)
@@ -171,7 +171,7 @@ impl NameServer {
 
     async fn elsewhere_by_udp(&self, question: &[u8]) -> Option<Vec<u8>> {
         for server in &self.servers {
-            if let Ok(Ok(answer)) = timeout(SERVER, ask_by_udp(*server, question)).await {
+            if let Ok(Ok(answer)) = timeout(SERVER, query_by_udp(*server, question)).await {
                 return Some(answer);
             }
         }
@@ -181,12 +181,12 @@ impl NameServer {
     async fn elsewhere_by_tcp(&self, question: &[u8]) -> std::io::Result<Vec<u8>> {
         let mut last = std::io::Error::other("there is no server");
         for server in &self.servers {
-            let asked = async {
+            let exchange = async {
                 let mut stream = TcpStream::connect(server).await?;
                 write_message(&mut stream, question).await?;
                 read_message(&mut stream).await
             };
-            match timeout(SERVER, asked).await {
+            match timeout(SERVER, exchange).await {
                 Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(error)) => last = error,
                 Err(elapsed) => last = elapsed.into(),
@@ -197,7 +197,7 @@ impl NameServer {
 }
 
 /// Forwards a query from a random port, which others can't guess.
-async fn ask_by_udp(server: SocketAddr, question: &[u8]) -> std::io::Result<Vec<u8>> {
+async fn query_by_udp(server: SocketAddr, question: &[u8]) -> std::io::Result<Vec<u8>> {
     let any: IpAddr = match server {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -254,19 +254,20 @@ mod tests {
     #[test]
     fn names_of_the_mesh_are_answered_and_no_others() {
         let server = server(known(&[("web.shop.svc.cluster.local", &["10.0.0.1"])]), &[]);
-        let asked = |name: &str, kind| server.answer(&question(name, kind), true);
-        let answer =
-            Message::from_vec(&asked("web.shop.svc.cluster.local.", RecordType::A).expect("ours"))
-                .expect("a message");
+        let response = |name: &str, kind| server.answer(&question(name, kind), true);
+        let answer = Message::from_vec(
+            &response("web.shop.svc.cluster.local.", RecordType::A).expect("ours"),
+        )
+        .expect("a message");
         assert_eq!((answer.metadata.id, answer.answers.len()), (7, 1));
         assert_eq!(answer.answers[0].data, RData::A(A::new(10, 0, 0, 1)));
         let none = Message::from_vec(
-            &asked("web.shop.svc.cluster.local.", RecordType::AAAA).expect("ours"),
+            &response("web.shop.svc.cluster.local.", RecordType::AAAA).expect("ours"),
         )
         .expect("a message");
         assert!(none.answers.is_empty(), "there is the name, and no such address");
-        assert!(asked("example.com.", RecordType::A).is_none());
-        assert!(asked("web.shop.svc.cluster.local.", RecordType::MX).is_none());
+        assert!(response("example.com.", RecordType::A).is_none());
+        assert!(response("web.shop.svc.cluster.local.", RecordType::MX).is_none());
         assert!(server.answer(b"no message", true).is_none());
     }
 
@@ -293,7 +294,7 @@ mod tests {
         let server = Arc::new(server(Names::default(), &servers));
         let port = NamePort::bind("127.0.0.1:0".parse().expect("an address")).await.expect("bound");
         let address = port.udp.local_addr().expect("bound");
-        let asks = async {
+        let client = async {
             let client = UdpSocket::bind("127.0.0.1:0").await.expect("a port");
             client.send_to(&question("example.com.", RecordType::A), address).await.expect("sent");
             let mut buffer = [0; 512];
@@ -305,11 +306,14 @@ mod tests {
             let (length, peer) = next.recv_from(&mut buffer).await.expect("the question");
             next.send_to(&[&buffer[..length], b"!"].concat(), peer).await.expect("sent");
         };
-        let told = async { tokio::join!(asks, answers).0 };
-        let told = tokio::select! {
-            told = timeout(Duration::from_secs(20), told) => told.expect("in time"),
+        let response = async { tokio::join!(client, answers).0 };
+        let response = tokio::select! {
+            response = timeout(Duration::from_secs(20), response) => response.expect("in time"),
             never = server.serve(port) => match never {},
         };
-        assert!(told.ends_with(b"!") && told[1] == 7, "the response is the server's: {told:?}");
+        assert!(
+            response.ends_with(b"!") && response[1] == 7,
+            "the response is the server's: {response:?}"
+        );
     }
 }

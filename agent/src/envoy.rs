@@ -15,7 +15,7 @@ use rustix::process::{
 };
 use tokio::process::{Child, Command};
 
-use crate::http_client::ask;
+use crate::http_client::send;
 use crate::problem::Problem;
 
 /// Time limit for one response of the admin interface.
@@ -30,7 +30,7 @@ pub(crate) struct EnvoyAdmin {
 impl EnvoyAdmin {
     /// Returns an error with Envoy's state unless it accepts traffic (state LIVE).
     pub(crate) async fn live(&self) -> Result<(), String> {
-        let answer = ask(self.address, Method::GET, "/ready", ANSWER).await?;
+        let answer = send(self.address, Method::GET, "/ready", ANSWER).await?;
         match answer.status() {
             http::StatusCode::OK => Ok(()),
             _ => Err(String::from_utf8_lossy(answer.body()).trim().to_owned()),
@@ -40,7 +40,7 @@ impl EnvoyAdmin {
     /// Returns an error with the missing types unless upstream clusters and listeners have been received at least once.
     pub(crate) async fn configured(&self) -> Result<(), String> {
         let path = "/stats?filter=^(cluster_manager.cds|listener_manager.lds).update_success$";
-        let answer = ask(self.address, Method::GET, path, ANSWER).await?;
+        let answer = send(self.address, Method::GET, path, ANSWER).await?;
         let text = String::from_utf8_lossy(answer.body()).into_owned();
         let missing = missing_updates(&text);
         if missing.is_empty() { Ok(()) } else { Err(format!("no {} yet", missing.join(" and "))) }
@@ -49,13 +49,13 @@ impl EnvoyAdmin {
     /// Makes Envoy accept no new inbound connections.
     pub(crate) async fn drain(&self) -> Result<(), String> {
         let path = "/drain_listeners?inboundonly&graceful";
-        ask(self.address, Method::POST, path, ANSWER).await.map(drop)
+        send(self.address, Method::POST, path, ANSWER).await.map(drop)
     }
 
     /// Returns the number of open connections of all listeners except the metrics listener.
     pub(crate) async fn connections(&self) -> Result<u64, String> {
         let path = "/stats?usedonly&filter=^listener.*downstream_cx_active$";
-        let answer = ask(self.address, Method::GET, path, ANSWER).await?;
+        let answer = send(self.address, Method::GET, path, ANSWER).await?;
         Ok(active_connections(&String::from_utf8_lossy(answer.body())))
     }
 }

@@ -23,13 +23,13 @@ const ANSWER_BYTES_MAX: usize = 1 << 20;
 ///
 /// # Errors
 /// The reason why there is no response.
-pub(crate) async fn ask(
+pub(crate) async fn send(
     address: SocketAddr,
     method: http::Method,
     path: &str,
     limit: Duration,
 ) -> Result<Response<Bytes>, String> {
-    let asked = async {
+    let sending = async {
         let stream = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
         let request =
             Request::builder().method(method).uri(path).header(http::header::HOST, "localhost");
@@ -42,7 +42,7 @@ pub(crate) async fn ask(
         })
         .await
     };
-    timeout(limit, asked).await.unwrap_or_else(|_| Err(format!("no answer within {limit:?}")))
+    timeout(limit, sending).await.unwrap_or_else(|_| Err(format!("no answer within {limit:?}")))
 }
 
 /// Sends a request over a connection and passes the response to `read`. The connection is closed afterwards.

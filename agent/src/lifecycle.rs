@@ -24,7 +24,7 @@ const BAD_STARTS_MAX: u32 = 10;
 
 /// The requested state of the proxy. Each state includes the previous ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Wish {
+pub(crate) enum ShutdownStage {
     /// Serve traffic.
     Serve,
     /// Accept no new inbound connections, but continue to serve.
@@ -48,7 +48,7 @@ pub(crate) struct EnvoyStatus {
 pub(crate) struct Lifecycle {
     pub(crate) args: Arc<RunArgs>,
     pub(crate) folder: SecretFolder,
-    pub(crate) wishes: watch::Receiver<Wish>,
+    pub(crate) shutdown: watch::Receiver<ShutdownStage>,
     pub(crate) status: watch::Sender<EnvoyStatus>,
 }
 
@@ -64,10 +64,10 @@ impl Lifecycle {
     ) -> Result<u8, Problem> {
         tokio::select! {
             _ = certificate.wait_for(|status| status.ends.is_some()) => {}
-            () = wished(&mut self.wishes, Wish::End) => return Ok(0),
+            () = reached(&mut self.shutdown, ShutdownStage::End) => return Ok(0),
         }
         if self.args.no_envoy {
-            wished(&mut self.wishes, Wish::End).await;
+            reached(&mut self.shutdown, ShutdownStage::End).await;
             return Ok(0);
         }
         let mut pause = Pause::default();
@@ -81,7 +81,7 @@ impl Lifecycle {
             warn!(code = problem.code, next = problem.next, again_in = ?wait, "{}", problem.fact);
             tokio::select! {
                 () = sleep(wait) => {}
-                () = wished(&mut self.wishes, Wish::End) => return Ok(0),
+                () = reached(&mut self.shutdown, ShutdownStage::End) => return Ok(0),
             }
         };
         let mut pause = Pause::default();
@@ -93,11 +93,11 @@ impl Lifecycle {
                 status.starts += 1;
                 status.runs = true;
             });
-            let (mut drains, mut ends) = (self.wishes.clone(), self.wishes.clone());
+            let (mut drains, mut ends) = (self.shutdown.clone(), self.shutdown.clone());
             let ended = tokio::select! {
                 ended = envoy.ended() => Some(ended?),
-                () = self.drain_when_wished(&mut drains) => None,
-                () = wished(&mut ends, Wish::EndNow) => None,
+                () = self.drain_when_requested(&mut drains) => None,
+                () = reached(&mut ends, ShutdownStage::EndNow) => None,
             };
             let Some(ended) = ended else {
                 info!("Envoy is stopped");
@@ -108,7 +108,7 @@ impl Lifecycle {
             if began.elapsed() > STARTED_WELL {
                 pause = Pause::default();
             }
-            if *self.wishes.borrow() >= Wish::End || pause.failures() >= BAD_STARTS_MAX {
+            if *self.shutdown.borrow() >= ShutdownStage::End || pause.failures() >= BAD_STARTS_MAX {
                 warn!(code = "STR0958", status = %ended, "Envoy has ended and is not started again");
                 return Ok(code);
             }
@@ -116,15 +116,15 @@ impl Lifecycle {
             warn!(code = "STR0958", status = %ended, again_in = ?wait, "Envoy has ended by itself");
             tokio::select! {
                 () = sleep(wait) => {}
-                () = wished(&mut self.wishes, Wish::End) => return Ok(code),
+                () = reached(&mut self.shutdown, ShutdownStage::End) => return Ok(code),
             }
         }
     }
 
     /// Waits for the request to drain, drains, and returns when the process may exit.
-    async fn drain_when_wished(&self, wishes: &mut watch::Receiver<Wish>) {
+    async fn drain_when_requested(&self, shutdown: &mut watch::Receiver<ShutdownStage>) {
         let admin = EnvoyAdmin { address: self.args.admin_address };
-        wished(wishes, Wish::Drain).await;
+        reached(shutdown, ShutdownStage::Drain).await;
         let served_until = Instant::now() + self.args.drain;
         match admin.drain().await {
             Ok(()) => info!(drain = ?self.args.drain, "listeners are drained"),
@@ -132,7 +132,7 @@ impl Lifecycle {
                 "cannot drain listeners: {fact}; next: nothing, connections end when Envoy exits"
             ),
         }
-        wished(wishes, Wish::End).await;
+        reached(shutdown, ShutdownStage::End).await;
         sleep_until(served_until).await;
         while self.args.drain_until_idle && admin.connections().await.is_ok_and(|count| count > 0) {
             sleep(Duration::from_millis(500)).await;
@@ -141,8 +141,8 @@ impl Lifecycle {
 }
 
 /// Waits until at least `least` is requested.
-async fn wished(wishes: &mut watch::Receiver<Wish>, least: Wish) {
-    if wishes.wait_for(|wish| *wish >= least).await.is_err() {
+async fn reached(shutdown: &mut watch::Receiver<ShutdownStage>, least: ShutdownStage) {
+    if shutdown.wait_for(|stage| *stage >= least).await.is_err() {
         // No sender is left that could request anything.
         std::future::pending::<()>().await;
     }

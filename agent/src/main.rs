@@ -85,7 +85,10 @@ fn main() -> ExitCode {
     match done {
         Ok(code) => ExitCode::from(code),
         Err(problem) => {
-            say(format_args!("error: {}: {}\nnext: {}", problem.code, problem.fact, problem.next));
+            eprint(format_args!(
+                "error: {}: {}\nnext: {}",
+                problem.code, problem.fact, problem.next
+            ));
             ExitCode::from(if problem.code == "STR0950" { 64 } else { 1 })
         }
     }
@@ -116,7 +119,7 @@ fn print(line: fmt::Arguments<'_>) {
 }
 
 /// Prints a line to standard error. Failures are ignored.
-fn say(line: fmt::Arguments<'_>) {
+fn eprint(line: fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 

@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use crate::envoy::EnvoyAdmin;
-use crate::lifecycle::{EnvoyStatus, Wish};
+use crate::lifecycle::{EnvoyStatus, ShutdownStage};
 use crate::probes::{self, AppProbes};
 use crate::problem::Problem;
 use crate::renewal::CertificateStatus;
@@ -52,7 +52,7 @@ pub(crate) struct Pages {
     pub(crate) admin: EnvoyAdmin,
     pub(crate) envoy: watch::Receiver<EnvoyStatus>,
     pub(crate) certificate: watch::Receiver<CertificateStatus>,
-    pub(crate) wishes: watch::Sender<Wish>,
+    pub(crate) shutdown: watch::Sender<ShutdownStage>,
     /// Whether the agent runs an Envoy.
     pub(crate) has_envoy: bool,
     pub(crate) probes: AppProbes,
@@ -107,7 +107,7 @@ impl Pages {
             (&Method::GET, "/healthz/ready", _) => self.ready().await,
             (&Method::GET, "/stats/prometheus", Port::Agent) => self.metrics(request.headers()),
             (&Method::GET, _, Port::Agent) if probes::is_path(path) => {
-                match self.probes.ask(path, request.headers()).await {
+                match self.probes.run(path, request.headers()).await {
                     Some(Ok(status)) => text(status, String::new()),
                     Some(Err(fact)) => text(StatusCode::SERVICE_UNAVAILABLE, fact),
                     None => {
@@ -115,8 +115,8 @@ impl Pages {
                     }
                 }
             }
-            (&Method::POST, "/drain", Port::Agent) => self.ordered(peer, Wish::Drain),
-            (&Method::POST, "/quitquitquit", Port::Agent) => self.ordered(peer, Wish::End),
+            (&Method::POST, "/drain", Port::Agent) => self.ordered(peer, ShutdownStage::Drain),
+            (&Method::POST, "/quitquitquit", Port::Agent) => self.ordered(peer, ShutdownStage::End),
             _ => text(StatusCode::NOT_FOUND, format!("{} {path} does not exist", request.method())),
         }
     }
@@ -129,7 +129,7 @@ impl Pages {
     }
 
     async fn is_ready(&self) -> Result<(), String> {
-        if *self.wishes.borrow() > Wish::Serve {
+        if *self.shutdown.borrow() > ShutdownStage::Serve {
             return Err("the proxy drains".to_owned());
         }
         if self.certificate.borrow().ends.is_none() {
@@ -163,15 +163,15 @@ impl Pages {
         answer
     }
 
-    fn ordered(&self, peer: IpAddr, wish: Wish) -> Response<PageBody> {
+    fn ordered(&self, peer: IpAddr, stage: ShutdownStage) -> Response<PageBody> {
         if !is_the_pod(peer) {
             let fact = format!("{peer} is not this pod: send the request from 127.0.0.1");
             return text(StatusCode::FORBIDDEN, fact);
         }
-        info!(?wish, "requested from the pod");
-        self.wishes.send_if_modified(|now| {
-            let more = *now < wish;
-            *now = (*now).max(wish);
+        info!(?stage, "requested from the pod");
+        self.shutdown.send_if_modified(|now| {
+            let more = *now < stage;
+            *now = (*now).max(stage);
             more
         });
         text(StatusCode::OK, "ok".to_owned())

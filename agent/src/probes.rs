@@ -116,29 +116,29 @@ impl AppProbes {
 
     /// Probes the application as the kubelet would. Returns its status, or the reason of the failure. `None` if no
     /// probe has this path.
-    pub(crate) async fn ask(
+    pub(crate) async fn run(
         &self,
         path: &str,
-        told: &HeaderMap,
+        sent: &HeaderMap,
     ) -> Option<Result<StatusCode, String>> {
         let probe = self.by_path.get(path)?;
         let limit = Duration::from_secs(probe.timeout_seconds.unwrap_or(1).clamp(1, 3600));
-        let asked = async {
+        let probing = async {
             match &probe.action {
-                ProbeAction::HttpGet(probe) => self.http(probe, told).await,
+                ProbeAction::HttpGet(probe) => self.http(probe, sent).await,
                 ProbeAction::TcpSocket(probe) => self.tcp(probe).await,
                 ProbeAction::Grpc(probe) => self.grpc(probe).await,
             }
         };
-        let answer = tokio::time::timeout(limit, asked).await;
+        let answer = tokio::time::timeout(limit, probing).await;
         let answer = answer
             .unwrap_or_else(|_| Err(format!("the application did not respond within {limit:?}")));
-        self.tell(path, &answer);
+        self.log_change(path, &answer);
         Some(answer)
     }
 
     /// Logs when a probe begins to fail, with the reason, and when it passes again. The kubelet reports only a status.
-    fn tell(&self, path: &str, answer: &Result<StatusCode, String>) {
+    fn log_change(&self, path: &str, answer: &Result<StatusCode, String>) {
         let fails = match answer {
             Ok(status) if status.as_u16() < 400 => None,
             Ok(status) => Some(format!("it answers {status}")),
@@ -156,13 +156,13 @@ impl AppProbes {
         }
     }
 
-    async fn http(&self, probe: &HttpProbe, told: &HeaderMap) -> Result<StatusCode, String> {
+    async fn http(&self, probe: &HttpProbe, sent: &HeaderMap) -> Result<StatusCode, String> {
         let address = self.address(probe.host.as_deref(), probe.port).await?;
         let stream = connect_beside_envoy(address).await.map_err(|error| error.to_string())?;
         let path = probe.path.as_deref().unwrap_or("/");
         let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
         let mut request = Request::get(path).header(header::HOST, address.to_string());
-        if let (Some(agent), Some(headers)) = (told.get(header::USER_AGENT), request.headers_mut())
+        if let (Some(agent), Some(headers)) = (sent.get(header::USER_AGENT), request.headers_mut())
         {
             headers.insert(header::USER_AGENT, agent.clone());
         }

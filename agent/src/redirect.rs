@@ -76,16 +76,16 @@ pub(crate) fn run(args: &RedirectArgs) -> Result<u8, Problem> {
         if family == Family::V6 && !args.check {
             inbound_source();
         }
-        let says = program.says(family);
+        let program_name = program.program_name(family);
         let missing = program.missing(&redirection, family)?;
         if args.check {
-            lacks.extend(missing.into_iter().map(|rule| format!("{says}: {rule}")));
+            lacks.extend(missing.into_iter().map(|rule| format!("{program_name}: {rule}")));
         } else if !missing.is_empty() {
             program.set(&redirection, family)?;
             let left = program.missing(&redirection, family)?;
             if let Some(first) = left.first() {
                 let fact = format!(
-                    "{says}: {} rules are missing after they were written, the first: {first}",
+                    "{program_name}: {} rules are missing after they were written, the first: {first}",
                     left.len()
                 );
                 return Err(Problem::new(
@@ -94,9 +94,9 @@ pub(crate) fn run(args: &RedirectArgs) -> Result<u8, Problem> {
                     "find out which other program writes rules in this pod",
                 ));
             }
-            crate::print(format_args!("{says}: {} rules are set", missing.len()));
+            crate::print(format_args!("{program_name}: {} rules are set", missing.len()));
         } else {
-            crate::print(format_args!("{says}: nothing to do, all rules are set"));
+            crate::print(format_args!("{program_name}: nothing to do, all rules are set"));
         }
     }
     if lacks.is_empty() {
@@ -105,7 +105,7 @@ pub(crate) fn run(args: &RedirectArgs) -> Result<u8, Problem> {
     for rule in &lacks {
         crate::print(format_args!("missing: {rule}"));
     }
-    crate::say(format_args!(
+    crate::eprint(format_args!(
         "error: STR0961: {} rules are missing\nnext: run strait-agent redirect with the same flags, with NET_ADMIN",
         lacks.len()
     ));
@@ -127,7 +127,7 @@ impl RuleProgram {
     }
 
     /// Returns the name of the program for messages.
-    fn says(self, family: Family) -> &'static str {
+    fn program_name(self, family: Family) -> &'static str {
         match (self, family) {
             (Self::Iptables, Family::V4) => "iptables-save",
             (Self::Iptables, Family::V6) => "ip6tables-save",
@@ -164,13 +164,13 @@ impl RuleProgram {
 }
 
 fn saved(family: Family) -> Result<String, Problem> {
-    tool(RuleProgram::Iptables.says(family), &[], "")
+    tool(RuleProgram::Iptables.program_name(family), &[], "")
 }
 
 /// Adds the IPv6 address from which Envoy connects to the workload.
 fn inbound_source() {
     if let Err(error) = loopback::add_inbound_source() {
-        crate::say(format_args!(
+        crate::eprint(format_args!(
             "warning: the loopback can't be given the address ::6: {error}; so Envoy reaches no workload by IPv6\n\
              next: run it with NET_ADMIN, or give the pod no IPv6"
         ));
@@ -290,8 +290,8 @@ fn tool(program: &'static str, arguments: &[&str], input: &str) -> Result<String
     }
     let output = child.wait_with_output().map_err(failed)?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        return Err(problem(format!("failed ({}): {said}", output.status)));
+        let error = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Err(problem(format!("failed ({}): {error}", output.status)));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -191,12 +191,12 @@ mod tests {
 
     #[tokio::test]
     async fn pauses_double_up_to_a_minute_with_jitter() {
-        let waits = |random: f64| {
+        let delays = |random: f64| {
             let mut pause = Pause::default();
             (0..12).map(|_| pause.lengthen(random).as_millis()).collect::<Vec<_>>()
         };
-        assert_eq!(waits(1.0)[..4], [500, 1000, 2000, 4000]);
-        assert_eq!(waits(1.0)[11], 60_000);
-        assert_eq!(waits(0.0)[..2], [250, 500]);
+        assert_eq!(delays(1.0)[..4], [500, 1000, 2000, 4000]);
+        assert_eq!(delays(1.0)[11], 60_000);
+        assert_eq!(delays(0.0)[..2], [250, 500]);
     }
 }

@@ -16,7 +16,7 @@ use crate::credentials::Credentials;
 use crate::dns::{NamePort, NameServer};
 use crate::envoy::EnvoyAdmin;
 use crate::files::SecretFolder;
-use crate::lifecycle::{EnvoyStatus, Lifecycle, Wish};
+use crate::lifecycle::{EnvoyStatus, Lifecycle, ShutdownStage};
 use crate::names;
 use crate::pages::{Pages, Port, bind};
 use crate::probes::{self, AppProbes};
@@ -59,21 +59,25 @@ pub(crate) async fn run(args: RunArgs) -> Result<u8, Problem> {
     let (terminate, interrupt) = (terminate?, interrupt?);
 
     let renewal = Renewal::new(ControlPlane::new(Arc::clone(&args)), folder.clone());
-    let (wishes, envoy) =
-        (watch::Sender::new(Wish::Serve), watch::Sender::new(EnvoyStatus::default()));
+    let (shutdown, envoy) =
+        (watch::Sender::new(ShutdownStage::Serve), watch::Sender::new(EnvoyStatus::default()));
     let pages = Arc::new(Pages {
         admin: EnvoyAdmin { address: args.admin_address },
         envoy: envoy.subscribe(),
         certificate: renewal.status(),
-        wishes: wishes.clone(),
+        shutdown: shutdown.clone(),
         has_envoy: !args.no_envoy,
         probes,
         app_metrics,
         configured: AtomicU64::new(0),
     });
     let (certificate, held) = (renewal.status(), renewal.credentials());
-    let lifecycle =
-        Lifecycle { args: Arc::clone(&args), folder, wishes: wishes.subscribe(), status: envoy };
+    let lifecycle = Lifecycle {
+        args: Arc::clone(&args),
+        folder,
+        shutdown: shutdown.subscribe(),
+        status: envoy,
+    };
     info!(version = env!("CARGO_PKG_VERSION"), node = args.node().id(), "started");
     tokio::select! {
         code = lifecycle.run(certificate) => code,
@@ -81,7 +85,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<u8, Problem> {
         never = pages.serve(agent, Port::Agent) => match never {},
         never = pages.serve(health, Port::Health) => match never {},
         never = names.serve(&args, held) => match never {},
-        never = obey(terminate, interrupt, &wishes) => never,
+        never = handle_signals(terminate, interrupt, &shutdown) => never,
     }
 }
 
@@ -123,12 +127,19 @@ impl Naming {
 }
 
 /// Handles signals: the first one drains and ends the proxy, the second one ends it immediately.
-async fn obey(mut terminate: Signal, mut interrupt: Signal, wishes: &watch::Sender<Wish>) -> ! {
+async fn handle_signals(
+    mut terminate: Signal,
+    mut interrupt: Signal,
+    shutdown: &watch::Sender<ShutdownStage>,
+) -> ! {
     loop {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
-        wishes.send_modify(|wish| *wish = if *wish < Wish::End { Wish::End } else { Wish::EndNow });
+        shutdown.send_modify(|stage| {
+            *stage =
+                if *stage < ShutdownStage::End { ShutdownStage::End } else { ShutdownStage::EndNow }
+        });
     }
 }

@@ -29,7 +29,7 @@ const LACKING: u8 = 126;
 pub(crate) async fn run(addresses: &[IpAddr]) -> Result<u8, Problem> {
     for address in addresses {
         if let Err(fact) = redirected(*address).await? {
-            crate::say(format_args!(
+            crate::eprint(format_args!(
                 "error: STR0912: {fact}\nnext: check whether Istio's CNI plugin runs on the pod's node and what it logs about the pod, or inject pods without --istio-cni"
             ));
             return Ok(LACKING);

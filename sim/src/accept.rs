@@ -28,7 +28,7 @@ pub(crate) fn wants_aggregated(headers: &HeaderMap) -> bool {
 }
 
 /// Returns whether the client accepts a page of this type, which is not an object.
-pub(crate) fn takes(headers: &HeaderMap, content_type: &str) -> bool {
+pub(crate) fn accepts_page(headers: &HeaderMap, content_type: &str) -> bool {
     let accept = header(headers, ACCEPT);
     let fits = |offer| {
         matches!(media_type(offer), "application/*" | "*/*") || media_type(offer) == content_type

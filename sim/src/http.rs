@@ -19,7 +19,7 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 
 use crate::accept::{
-    accepted, accepted_status, header, media_type, parse, takes, wants_aggregated,
+    accepted, accepted_status, accepts_page, header, media_type, parse, wants_aggregated,
 };
 use crate::admit::{self, Part};
 use crate::body::Answer;
@@ -211,7 +211,7 @@ impl ApiServer {
             }
         }
         if reading && let Some((content_type, page)) = self.tokens.page(path) {
-            if !takes(&parts.headers, content_type) {
+            if !accepts_page(&parts.headers, content_type) {
                 return Err(ApiError::not_acceptable());
             }
             let body = Answer::Whole(Some(page.to_string().into()));

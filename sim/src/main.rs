@@ -205,9 +205,9 @@ impl std::fmt::Display for Failure {
 
 async fn run(arguments: Arguments) -> Result<(), Failure> {
     let mut terminated = signal(SignalKind::terminate()).map_err(Failure::Signals)?;
-    let unheard = |error| Failure::Control(arguments.control_address, error);
-    let listener = TcpListener::bind(arguments.control_address).await.map_err(unheard)?;
-    let control = listener.local_addr().map_err(unheard)?;
+    let control_failure = |error| Failure::Control(arguments.control_address, error);
+    let listener = TcpListener::bind(arguments.control_address).await.map_err(control_failure)?;
+    let control = listener.local_addr().map_err(control_failure)?;
     let size = arguments.world.unwrap_or(Size {
         clusters: arguments.clusters.unwrap_or_default(),
         services: arguments.services.unwrap_or_default(),

@@ -80,24 +80,24 @@ impl Selector {
         if self.is_plain() {
             return true;
         }
-        match object.shared().filter(|shared| !self.asks_for_marks(shared)) {
-            Some(shared) => self.holds_for(shared),
-            None => self.holds_for(&object.selectable()),
+        match object.shared().filter(|shared| !self.uses_marks(shared)) {
+            Some(shared) => self.selects(shared),
+            None => self.selects(&object.selectable()),
         }
     }
 
-    fn holds_for(&self, object: &Value) -> bool {
+    fn selects(&self, object: &Value) -> bool {
         let labels = &object["metadata"]["labels"];
         self.labels.iter().all(|requirement| requirement.matches(labels))
             && self.fields.iter().all(|requirement| requirement.matches(object))
     }
 
     /// Returns whether the selector uses a field that differs between similar objects.
-    fn asks_for_marks(&self, shared: &Value) -> bool {
+    fn uses_marks(&self, shared: &Value) -> bool {
         let labels = &shared["metadata"]["labels"];
-        let mut asked = (self.labels.iter().map(|requirement| labels.get(&requirement.key)))
+        let mut values = (self.labels.iter().map(|requirement| labels.get(&requirement.key)))
             .chain(self.fields.iter().map(|requirement| requirement.found_in(shared)));
-        asked.any(|value| value.and_then(Value::as_str).is_some_and(is_marked))
+        values.any(|value| value.and_then(Value::as_str).is_some_and(is_marked))
     }
 }
 

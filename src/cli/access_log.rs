@@ -62,7 +62,7 @@ pub struct LoggedCall {
     pub peer: Option<String>,
     /// Whether the format contains the caller's identity. If not, an absent `peer` does not mean
     /// that the caller had none.
-    pub tells_peer: bool,
+    pub has_peer_field: bool,
     /// Whether the format contains method, path and upstream cluster. If not, absent values do not
     /// mean that the call had none.
     pub tells_request: bool,
@@ -145,14 +145,14 @@ fn without_prefix(line: &str) -> (Option<String>, &str) {
 }
 
 /// Returns the field, or `None` if it is empty or `-`.
-fn given(field: &str) -> Option<String> {
+fn field_value(field: &str) -> Option<String> {
     (!field.is_empty() && field != "-").then(|| field.to_owned())
 }
 
 /// Returns the name of an upstream cluster. Newer Istio versions add `;` to it, for their
 /// statistics.
 fn cluster(field: &str) -> Option<String> {
-    given(field.trim_end_matches(';'))
+    field_value(field.trim_end_matches(';'))
 }
 
 fn of_text(line: &str) -> Option<LoggedCall> {
@@ -161,12 +161,12 @@ fn of_text(line: &str) -> Option<LoggedCall> {
     let request = fields.get(1)?;
     let (method, rest) = request.split_once(' ')?;
     let (path, protocol) = rest.rsplit_once(' ')?;
-    let field = |number: usize| fields.get(number).and_then(|field| given(field));
+    let field = |number: usize| fields.get(number).and_then(|field| field_value(field));
     let common = LoggedCall {
         at: Some(at),
-        method: given(method),
-        path: given(path),
-        protocol: given(protocol),
+        method: field_value(method),
+        path: field_value(path),
+        protocol: field_value(protocol),
         code: Some(fields.get(2)?.parse().ok()?),
         flags: field(3),
         ..LoggedCall::default()
@@ -176,13 +176,13 @@ fn of_text(line: &str) -> Option<LoggedCall> {
     let is_envoys = fields.get(4)?.parse::<u64>().is_ok();
     // A caller that adds a field shifts an address into the position of the server name.
     let has_peer = |last: &str| last == "-" || last.starts_with("spiffe://");
-    let tells_peer = fields.len() == ISTIO_FIELDS + 1
+    let has_peer_field = fields.len() == ISTIO_FIELDS + 1
         && fields.last().is_some_and(|last| has_peer(last))
         && fields.get(20).is_some_and(|name| name.parse::<SocketAddr>().is_err());
-    match (fields.len() - usize::from(tells_peer), is_envoys) {
+    match (fields.len() - usize::from(has_peer_field), is_envoys) {
         (ISTIO_FIELDS, false) => Some(LoggedCall {
             tells_request: true,
-            tells_peer,
+            has_peer_field,
             peer: field(22),
             details: field(4),
             termination: field(5),
@@ -238,7 +238,7 @@ fn fields(line: &str) -> Option<Vec<&str>> {
 fn of_json(line: &str) -> Option<LoggedCall> {
     let value: Value = serde_json::from_str(line).ok()?;
     let value_of = |name: &str| match &value[name] {
-        Value::String(text) => given(text),
+        Value::String(text) => field_value(text),
         Value::Number(number) => Some(number.to_string()),
         _ => None,
     };
@@ -260,7 +260,7 @@ fn of_json(line: &str) -> Option<LoggedCall> {
         server_name: value_of("requested_server_name"),
         route: value_of("route_name"),
         peer: value_of("downstream_peer_uri_san"),
-        tells_peer: value.get("downstream_peer_uri_san").is_some(),
+        has_peer_field: value.get("downstream_peer_uri_san").is_some(),
         tells_request: ["method", "path", "upstream_cluster"]
             .iter()
             .all(|name| value.get(name).is_some()),
@@ -327,12 +327,12 @@ mod tests {
     #[test]
     fn additional_last_field_is_the_identity_of_the_caller() {
         let bare = LoggedCall::parse(ISTIO).expect("a call");
-        assert_eq!((bare.peer.as_deref(), bare.tells_peer), (None, false));
+        assert_eq!((bare.peer.as_deref(), bare.has_peer_field), (None, false));
         let identity = "spiffe://cluster.local/ns/shop/sa/web";
         let call = LoggedCall::parse(&format!("{ISTIO} {identity}")).expect("a call");
-        assert_eq!((call.peer.as_deref(), call.tells_peer), (Some(identity), true));
+        assert_eq!((call.peer.as_deref(), call.has_peer_field), (Some(identity), true));
         let plain = LoggedCall::parse(&format!("{ISTIO} -")).expect("a call");
-        assert_eq!((plain.peer, plain.tells_peer), (None, true));
+        assert_eq!((plain.peer, plain.has_peer_field), (None, true));
         assert_eq!(LoggedCall::parse(&format!("{ISTIO} other")), None);
     }
 

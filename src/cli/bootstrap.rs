@@ -160,7 +160,7 @@ pub(crate) fn text(args: &BootstrapArgs) -> Result<String, CommandFailure> {
     if args.sds_dir.is_some() {
         return Err(CommandFailure::usage(format!("--sds-dir: {fact}")));
     }
-    tell!(
+    eprint_line!(
         "warning: {fact}; without SDS files, Envoy reads its certificate only at its start\n\
          next: set --sds-dir to a directory that Envoy can read"
     );

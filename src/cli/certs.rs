@@ -107,7 +107,7 @@ impl CertsArgs {
     /// Returns the query for a control plane, if the command is `status`.
     pub(crate) fn status(&self) -> Option<&QueryArgs> {
         match &self.command {
-            CertsCommand::Status(ask) => Some(ask),
+            CertsCommand::Status(common) => Some(common),
             CertsCommand::Init(_) | CertsCommand::Issue(_) => None,
         }
     }

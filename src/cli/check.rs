@@ -40,7 +40,7 @@ use super::cluster::{api, is_well, same_addresses, same_range, yielded};
 use super::failure::{CommandFailure, CommandResult, Exit};
 use super::list::{QueryArgs, WaitFor};
 use super::output::{
-    self, Cell, Column, Format, OutputStyle, Show, TableLayout, items, speakers, text,
+    self, Cell, Column, Format, OutputStyle, Show, TableLayout, items, source_names, text,
 };
 use super::{hold, proxy, rollout};
 use strait_admin_api::{
@@ -73,7 +73,7 @@ pub(crate) struct CheckArgs {
     #[command(flatten)]
     places: config::CheckPlaces,
     #[command(flatten)]
-    ask: QueryArgs,
+    common: QueryArgs,
 }
 
 const CATEGORIES: &[&str] = &[
@@ -127,14 +127,14 @@ pub(crate) async fn run(args: &CheckArgs) -> CommandResult {
         if !alone {
             return Err(CommandFailure::usage("'config' must be checked alone"));
         }
-        return config::run(&args.config, &args.places, &args.ask).await;
+        return config::run(&args.config, &args.places, &args.common).await;
     }
     args.config.refuse(args.traffic.traffic)?;
     let hub = args.places.hub();
     if args.traffic.traffic {
-        return traffic::run(&args.traffic, &hub, args.config.junit.as_deref(), &args.ask).await;
+        return traffic::run(&args.traffic, &hub, args.config.junit.as_deref(), &args.common).await;
     }
-    let client = AdminClient::new(&args.ask.connect).await?;
+    let client = AdminClient::new(&args.common.connect).await?;
     let is_required =
         args.secrets || args.categories.iter().any(|one| OF_SECRETS.contains(&&**one));
     let of_hub = is_required || args.categories.is_empty();
@@ -167,12 +167,12 @@ pub(crate) async fn run(args: &CheckArgs) -> CommandResult {
         &answers,
         &answer,
         &looked_at,
-        &args.ask.show,
+        &args.common.show,
         &OutputStyle::of_stdout(),
     ))?;
     if let Some(fact) = unread {
         let all = OF_SECRETS.join(", ");
-        tell!("Not checked: {all}, because the config cluster can't be read: {fact}");
+        eprint_line!("Not checked: {all}, because the config cluster can't be read: {fact}");
     }
     Ok(exit)
 }
@@ -190,8 +190,8 @@ async fn hub_findings(hub: &api::Hub, is_required: bool) -> Result<Vec<Value>, C
         let mut found = strays(&all);
         found.extend(roots::differences(&roots::gather(&hub, namespace).await?));
         found.extend(member_policies::gather(&hub, namespace).await?);
-        let (told, published) = injection::gather(&hub, namespace).await?;
-        found.extend(injection::findings(&told, published.as_deref()));
+        let (webhooks, published) = injection::gather(&hub, namespace).await?;
+        found.extend(injection::findings(&webhooks, published.as_deref()));
         Ok(found)
     };
     if is_required {
@@ -228,9 +228,10 @@ fn render(
             1 => Some(format!("1 {what}")),
             more => Some(format!("{more} {what}s")),
         };
-        let told = [count(bad.len(), "problem"), count(notes.len(), "note")];
-        let told: Vec<_> = told.into_iter().flatten().chain(looked(answers, category)).collect();
-        vec![look.sign(bad.is_empty()), (*category).into(), told.join("; ").into()]
+        let summary = [count(bad.len(), "problem"), count(notes.len(), "note")];
+        let summary: Vec<_> =
+            summary.into_iter().flatten().chain(looked(answers, category)).collect();
+        vec![look.sign(bad.is_empty()), (*category).into(), summary.join("; ").into()]
     });
     out += &output::table(&[], rows.collect(), look);
     if show.output == Format::Table {
@@ -260,7 +261,7 @@ fn looked(answers: &CheckInputs, category: &str) -> Option<String> {
             let live = answers.sources.iter().filter(is_live).count();
             Some(format!("{live} of {} live", count(answers.sources.len(), "source")))
         }
-        _ if answers.waits.is_some()
+        _ if answers.unready_reason.is_some()
             && ["networks", "services", "mesh", "config"].contains(&category) =>
         {
             Some("not known yet".to_owned())
@@ -336,7 +337,7 @@ fn held(hold: &HoldStatus) -> Option<Value> {
 }
 
 /// Returns the finding about a gradual rollout.
-fn let_out(state: &Rollout) -> Option<Value> {
+fn rollout_finding(state: &Rollout) -> Option<Value> {
     if let Some(fact) = &state.lost {
         let fact = format!("all proxies receive the current objects: {fact}");
         return Some(problem("mesh", &codes::ROLLOUT_LOST, "configuration".into(), fact));
@@ -353,8 +354,13 @@ pub(super) fn is_problem(row: &Value) -> bool {
 /// Returns all findings, in a stable order.
 pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
     let mut found = Vec::new();
-    if let Some(waits) = &answers.waits {
-        found.push(problem("clusters", &codes::MESH_INCOMPLETE, "mesh".into(), waits.clone()));
+    if let Some(unready_reason) = &answers.unready_reason {
+        found.push(problem(
+            "clusters",
+            &codes::MESH_INCOMPLETE,
+            "mesh".into(),
+            unready_reason.clone(),
+        ));
     }
     for row in answers.clusters.iter() {
         let object = format!("cluster/{}", text(&row.id));
@@ -399,7 +405,8 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
     for row in &answers.services {
         for conflict in &row.conflicts {
             let field = text(&conflict.field);
-            let (winner, losers) = (speakers([&conflict.winner]), speakers(&conflict.losers));
+            let (winner, losers) =
+                (source_names([&conflict.winner]), source_names(&conflict.losers));
             let each = if field == "ports" { "; all ports are served" } else { "" };
             let fact = format!("{field}: {losers} and {winner} differ; {winner} wins{each}");
             let object = format!("service/{}", text(&row.hostname));
@@ -419,7 +426,7 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
         found.push(note("mesh", &codes::MESH_DEFAULT_PROVIDER, object, text(&fault.text)));
     }
     found.extend(held(&answers.hold));
-    found.extend(let_out(&answers.rollout));
+    found.extend(rollout_finding(&answers.rollout));
     if let Some(fact) = &answers.policy.problem {
         found.push(problem("policy", &codes::POLICY, "policy".into(), fact));
     }
@@ -622,7 +629,7 @@ mod tests {
             )],
             hold: sent(json!({ "held": { "configuration": "0123456789abcdef", "waiting": 1 } })),
             rollout: sent(json!({ "running": { "configuration": "0123456789abcdef" } })),
-            waits: None,
+            unready_reason: None,
         };
         let found: Vec<_> = problems(&answers)
             .iter()
@@ -682,8 +689,8 @@ mod tests {
                 "STR0517 replica/strait-b",
             ]
         );
-        let told = &problems(&answers)[0];
-        assert!(!told["next"].as_str().expect("text").contains("ID"), "{told}");
+        let problem = &problems(&answers)[0];
+        assert!(!problem["next"].as_str().expect("text").contains("ID"), "{problem}");
         let passed =
             render(&answers, &json!([]), &["clusters", "networks"], &Show::default(), &LOOK);
         assert_eq!(
@@ -705,17 +712,19 @@ mod tests {
         assert_eq!(held(json!({ "exhaustedSecondsAgo": 3 })), 1);
         assert_eq!(held(json!({ "neededByMembers": 164 })), 1);
         assert_eq!(held(json!({ "limit": null, "open": 9000 })), 0);
-        let told = ["fine", "fifth", "month", "week", "ended"].map(|stage| {
+        let expiries = ["fine", "fifth", "month", "week", "ended"].map(|stage| {
             let root = json!({ "subject": "CN=a", "ends": "2027-01-01T00:00:00Z", "stage": stage });
             of_root(&typed(root)).map(|row| text(&row["severity"]))
         });
         assert_eq!(
-            told.map(Option::unwrap_or_default),
+            expiries.map(Option::unwrap_or_default),
             ["", "note", "problem", "problem", "problem"]
         );
-        let waits =
-            CheckInputs { waits: Some("waiting for west".into()), ..CheckInputs::default() };
-        assert_eq!(problems(&waits)[0]["code"], "STR0317");
+        let unready_reason = CheckInputs {
+            unready_reason: Some("waiting for west".into()),
+            ..CheckInputs::default()
+        };
+        assert_eq!(problems(&unready_reason)[0]["code"], "STR0317");
         let single = sent(json!([{ "network": "", "clusters": ["a"], "gateways": [] }]));
         let flat = CheckInputs { networks: single, ..CheckInputs::default() };
         assert!(problems(&flat).is_empty(), "one network needs no gateway");

@@ -131,7 +131,7 @@ impl Connect {
 
     /// Returns a connection with a timeout of 5 s, for commands that change clusters and query the
     /// control plane only in addition.
-    pub(crate) fn beside(at: &ServerFlags) -> Self {
+    pub(crate) fn with_short_timeout(at: &ServerFlags) -> Self {
         let timeout = HumanDuration(std::time::Duration::from_secs(5));
         Self { at: at.clone(), timeout, replica: None }
     }
@@ -231,7 +231,7 @@ impl AdminClient {
         query: &[(&str, &str)],
         body: &Value,
     ) -> Result<AdminResponse, CommandFailure> {
-        let (status, raw) = self.in_time(self.ask(path, query, Some(body))).await?;
+        let (status, raw) = self.in_time(self.request(path, query, Some(body))).await?;
         self.read(path, status, raw)
     }
 
@@ -281,15 +281,15 @@ impl AdminClient {
         path: &str,
         query: &[(&str, &str)],
     ) -> Result<(StatusCode, String), CommandFailure> {
-        self.in_time(self.ask(path, query, None)).await
+        self.in_time(self.request(path, query, None)).await
     }
 
     async fn in_time<T>(
         &self,
-        asking: impl Future<Output = Result<T, CommandFailure>>,
+        request: impl Future<Output = Result<T, CommandFailure>>,
     ) -> Result<T, CommandFailure> {
-        let asked = tokio::time::timeout(self.timeout.0, asking).await;
-        asked.map_err(|_| {
+        let response = tokio::time::timeout(self.timeout.0, request).await;
+        response.map_err(|_| {
             let text = format!("{} did not answer within {}", self.server, self.timeout);
             CommandFailure::new(Exit::TimedOut, text)
                 .next("set a longer --timeout, or read the logs of the control plane")
@@ -301,7 +301,7 @@ impl AdminClient {
         self.token.as_deref()
     }
 
-    async fn ask(
+    async fn request(
         &self,
         path: &str,
         query: &[(&str, &str)],
@@ -368,7 +368,7 @@ fn report_missing(names: &str, reasons: &[&str]) {
             let reason = reasons.iter().find_map(of_name);
             let reason = reason.unwrap_or_else(|| "it did not answer".to_owned());
             let (name, code) = (clean(name), &codes::REPLICA_MISSING);
-            tell!(
+            eprint_line!(
                 "{code}: replica {name} and the proxies that are connected to it are missing: {reason}"
             );
         }

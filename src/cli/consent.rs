@@ -21,10 +21,10 @@ pub(super) struct Consent {
 
 impl Consent {
     /// Prints the plan and asks for confirmation. Returns `false` for a dry run.
-    pub(super) async fn given(&self, plan: &str) -> Result<bool, CommandFailure> {
-        output::say(format_args!("{plan}"));
+    pub(super) async fn is_confirmed(&self, plan: &str) -> Result<bool, CommandFailure> {
+        output::eprint(format_args!("{plan}"));
         if self.dry_run {
-            tell!("Dry run: nothing was changed.");
+            eprint_line!("Dry run: nothing was changed.");
             return Ok(false);
         }
         if self.yes {
@@ -33,7 +33,7 @@ impl Consent {
         if !std::io::stdin().is_terminal() {
             return Err(CommandFailure::usage("confirmation requires a terminal").next("add --yes"));
         }
-        output::say(format_args!("Continue? [Y/n] "));
+        output::eprint(format_args!("Continue? [Y/n] "));
         // On a separate thread, so that Ctrl-C still works.
         let read = || {
             let mut line = String::new();

@@ -52,14 +52,14 @@ pub(crate) struct DiffArgs {
     #[arg(long, short, value_name = "NS", default_value = "default")]
     namespace: String,
     #[command(flatten)]
-    ask: QueryArgs,
+    common: QueryArgs,
 }
 
 impl DiffArgs {
     /// Returns the earlier state, the cluster whose endpoints are shown, and the query flags;
     /// `None` if the arguments contain files or names.
     pub(super) fn then(&self) -> Option<(&str, Option<&str>, &QueryArgs)> {
-        Some((self.at.as_deref()?, self.cluster.as_deref(), &self.ask))
+        Some((self.at.as_deref()?, self.cluster.as_deref(), &self.common))
     }
 }
 
@@ -71,14 +71,14 @@ pub(crate) async fn run(args: &DiffArgs) -> CommandResult {
     let others: Vec<Value> = objects.others.values().map(|one| one.to_value()).collect();
     let unread: Vec<_> = objects.warnings.iter().collect();
     for warning in &unread {
-        tell!("{}", clean(&warning.to_string()));
+        eprint_line!("{}", clean(&warning.to_string()));
     }
     if unread.iter().any(|warning| warning.text.starts_with(codes::CONFIG_FILE.id)) {
         let text = "a file contains errors, so no effects were computed";
         return Err(CommandFailure::failed(text).documented(&codes::CONFIG_FILE));
     }
     if !members.is_empty() {
-        tell!("ignoring {} objects of member clusters (Services, Pods)", members.len());
+        eprint_line!("ignoring {} objects of member clusters (Services, Pods)", members.len());
     }
     if others.is_empty() && args.delete.is_empty() {
         let files: Vec<_> = args.files.iter().map(|file| file.display().to_string()).collect();
@@ -92,11 +92,11 @@ pub(crate) async fn run(args: &DiffArgs) -> CommandResult {
     let mut query = vec![("fields", if args.show { "true" } else { "false" })];
     query.extend(args.proxy.as_deref().map(|proxy| ("proxy", proxy)));
     let answer =
-        AdminClient::new(&args.ask.connect).await?.post("/debug/diff", &query, &question).await;
+        AdminClient::new(&args.common.connect).await?.post("/debug/diff", &query, &question).await;
     let answer = answer.map_err(|failure| failure.or_next("strait proxy list"))?;
     let preview: ChangePreview = answer.read()?;
     let look = OutputStyle::of_stdout();
-    output::print(&match args.ask.show.output {
+    output::print(&match args.common.show.output {
         Format::Json => answer.raw,
         Format::Yaml => output::yaml(&answer.value),
         Format::Name => names(&preview),
@@ -151,17 +151,17 @@ pub(super) fn render(answer: &ChangePreview, is_long: bool, look: &OutputStyle) 
     for group in &answer.affected {
         out += &of_group(group, is_long, look);
     }
-    let told = answer.affected.iter().map(|one| one.proxies.len()).sum::<usize>();
+    let affected = answer.affected.iter().map(|one| one.proxies.len()).sum::<usize>();
     if answer.objects.iter().any(is_left_out) {
         out += "\neffects without the objects that were left out:";
     }
-    out += &match (told, answer.unaffected) {
+    out += &match (affected, answer.unaffected) {
         (0, 0) => "\nno proxy is connected\n".to_owned(),
         (0, unchanged) => {
             format!("\nthe configuration of {} would not change\n", proxies(unchanged))
         }
-        (told, unchanged) => {
-            format!("\n{} would receive changes, {unchanged} would not\n", proxies(told))
+        (changed, unchanged) => {
+            format!("\n{} would receive changes, {unchanged} would not\n", proxies(changed))
         }
     };
     if let skipped @ 1.. = answer.not_looked_at {
@@ -195,8 +195,8 @@ fn object(row: &PreviewedObject, look: &OutputStyle) -> String {
         _ => "is left out: the effects of its kind are not computed",
     };
     let state = state.paint(look);
-    let told = if state.is_empty() { String::new() } else { format!(": {state}") };
-    let mut out = format!("{kind} {namespace}/{name} {action}{told}\n");
+    let suffix = if state.is_empty() { String::new() } else { format!(": {state}") };
+    let mut out = format!("{kind} {namespace}/{name} {action}{suffix}\n");
     for reason in &row.reasons {
         let [code, path, fact] = [&reason.code, &reason.path, &reason.text].map(text);
         out += &format!("    {code} {path}: {fact}\n");

@@ -32,7 +32,7 @@ pub(crate) struct EventsArgs {
     #[arg(long, value_name = "N", default_value_t = 20)]
     last: usize,
     #[command(flatten)]
-    ask: QueryArgs,
+    common: QueryArgs,
 }
 
 const EVENTS: TableLayout<ChangeEvent> = TableLayout {
@@ -78,13 +78,13 @@ const STEPS: TableLayout<ProxyDelivery> = TableLayout {
 /// Runs `strait events`.
 pub(crate) async fn run(args: &EventsArgs) -> CommandResult {
     if let Some(seq) = args.seq {
-        return one(seq, &args.ask).await;
+        return one(seq, &args.common).await;
     }
     let mut since = args.since;
-    let mut show = args.ask.show.clone();
+    let mut show = args.common.show.clone();
     let mut first = true;
     loop {
-        let answer = args.ask.ask("/debug/events", &[("since", &since.to_string())]).await?;
+        let answer = args.common.request("/debug/events", &[("since", &since.to_string())]).await?;
         let all: Vec<Sent<ChangeEvent>> = answer.rows()?;
         let (from, to) = match (first, args.watch) {
             (true, false) => (all.len().saturating_sub(kept(args.last)), all.len()),
@@ -104,8 +104,8 @@ pub(crate) async fn run(args: &EventsArgs) -> CommandResult {
         if !args.watch {
             if all.is_empty() && show.output.is_for_people() {
                 match args.since {
-                    0 => tell!("Nothing has changed since the control plane was started."),
-                    since => tell!("Nothing has changed after number {since}."),
+                    0 => eprint_line!("Nothing has changed since the control plane was started."),
+                    since => eprint_line!("Nothing has changed after number {since}."),
                 }
             }
             return Ok(Exit::Fine);
@@ -116,16 +116,18 @@ pub(crate) async fn run(args: &EventsArgs) -> CommandResult {
 }
 
 /// Prints one change with the steps of the affected proxies.
-async fn one(seq: u64, ask: &QueryArgs) -> CommandResult {
-    let found = ask.ask("/debug/events", &[("seq", &seq.to_string())]).await;
+async fn one(seq: u64, common: &QueryArgs) -> CommandResult {
+    let found = common.request("/debug/events", &[("seq", &seq.to_string())]).await;
     let found = found.map_err(|failure| failure.or_next("strait events"))?;
     let look = OutputStyle::of_stdout();
     let change: ChangeEvent = found.read()?;
-    output::print(&match ask.show.output {
+    output::print(&match common.show.output {
         Format::Json => found.raw,
         Format::Yaml => output::yaml(&found.value),
-        Format::Name => STEPS.shown(change.steps.as_deref().unwrap_or_default(), &ask.show, &look),
-        Format::Table | Format::Wide => render(&change, &ask.show, &look),
+        Format::Name => {
+            STEPS.shown(change.steps.as_deref().unwrap_or_default(), &common.show, &look)
+        }
+        Format::Table | Format::Wide => render(&change, &common.show, &look),
     })?;
     Ok(Exit::Fine)
 }
@@ -164,8 +166,8 @@ fn render(change: &ChangeEvent, show: &Show, look: &OutputStyle) -> String {
         out.push('\n');
         out += &STEPS.shown(steps, show, look);
     }
-    let told = usize::try_from(change.proxies).unwrap_or(usize::MAX);
-    if let more @ 1.. = told.saturating_sub(steps.len()) {
+    let proxies = usize::try_from(change.proxies).unwrap_or(usize::MAX);
+    if let more @ 1.. = proxies.saturating_sub(steps.len()) {
         out += &format!(
             "{more} more: only the proxies that were sent the change first and the ones that responded last are stored\n"
         );
@@ -195,8 +197,8 @@ fn kept(last: usize) -> usize {
 /// Returns how many of the first rows to show: changes to which all proxies have responded, and
 /// changes that would delay newer ones for too long.
 fn answered(rows: &[Sent<ChangeEvent>]) -> usize {
-    let waits = |row: &Sent<ChangeEvent>| row.waiting > 0;
-    let first = rows.iter().position(waits).unwrap_or(rows.len());
+    let is_waiting = |row: &Sent<ChangeEvent>| row.waiting > 0;
+    let first = rows.iter().position(is_waiting).unwrap_or(rows.len());
     first.max(rows.len().saturating_sub(LATE))
 }
 

@@ -40,7 +40,7 @@ pub(crate) struct ExplainArgs {
     #[command(flatten)]
     follow: Follow,
     #[command(flatten)]
-    ask: QueryArgs,
+    common: QueryArgs,
 }
 
 /// Other explanations.
@@ -102,21 +102,23 @@ impl ExplainArgs {
         port: Option<&str>,
     ) -> Result<(Exit, String), CommandFailure> {
         let proxy = self.proxy.as_deref().unwrap_or_default();
-        let proxy = proxy::one(&self.ask, proxy).await?;
+        let proxy = proxy::one(&self.common, proxy).await?;
         let key = &proxy.key;
-        let asked = self.address.as_deref();
+        let address = self.address.as_deref();
         let mut query = vec![("proxy", key.as_str()), ("hostname", hostname)];
         query.extend(port.map(|port| ("port", port)));
-        query.extend(asked.map(|address| ("address", address)));
-        let answer = self.ask.ask("/debug/explain", &query).await;
+        query.extend(address.map(|address| ("address", address)));
+        let answer = self.common.request("/debug/explain", &query).await;
         let answer =
             answer.map_err(|failure| failure.or_next("strait proxy list, strait service list"))?;
         let explanation: Explanation = answer.read()?;
-        let verdict = verdict(&explanation, asked);
-        let printed = match self.ask.show.output {
+        let verdict = verdict(&explanation, address);
+        let printed = match self.common.show.output {
             Format::Json => answer.raw,
             Format::Yaml => output::yaml(&answer.value),
-            _ => render(&explanation, &proxy, asked, &self.ask.show, &OutputStyle::of_stdout()),
+            _ => {
+                render(&explanation, &proxy, address, &self.common.show, &OutputStyle::of_stdout())
+            }
         };
         Ok((verdict, printed))
     }
@@ -124,13 +126,13 @@ impl ExplainArgs {
 
 /// Returns the exit code. Unhealthy means that a ready endpoint is withheld, or that there is no
 /// endpoint to send requests to. If one address was requested, only that endpoint is considered.
-pub(super) fn verdict(answer: &Explanation, asked: Option<&str>) -> Exit {
+pub(super) fn verdict(answer: &Explanation, address: Option<&str>) -> Exit {
     let endpoints = answer.endpoints.as_slice();
     let withheld = |endpoint: &&ExplainedEndpoint| endpoint.verdict == Verdict::Withheld;
     let ready = |endpoint: &&ExplainedEndpoint| {
         failed_step(endpoint).is_none_or(|step| step.step != "ready")
     };
-    let troubled = match asked {
+    let troubled = match address {
         Some(_) => endpoints.iter().any(|endpoint| withheld(&endpoint)),
         None => endpoints.iter().filter(withheld).any(|endpoint| ready(&endpoint)),
     };
@@ -139,7 +141,7 @@ pub(super) fn verdict(answer: &Explanation, asked: Option<&str>) -> Exit {
     let is_dead = |row: &ExplainedCluster| row.code.as_deref() == Some(codes::GATEWAY_DEAD.id);
     let troubled = troubled || answer.clusters.iter().any(is_dead);
     // If the proxy finds endpoints itself, there may be none to show.
-    let finds = asked.is_none() && endpoints.is_empty() && answer.found.is_some();
+    let finds = address.is_none() && endpoints.is_empty() && answer.found.is_some();
     if troubled || !(sent || finds) { Exit::Unhealthy } else { Exit::Fine }
 }
 
@@ -151,7 +153,7 @@ fn failed_step(endpoint: &ExplainedEndpoint) -> Option<&ExplainedStep> {
 pub(super) fn render(
     answer: &Explanation,
     of: &Proxy,
-    asked: Option<&str>,
+    address: Option<&str>,
     show: &Show,
     look: &OutputStyle,
 ) -> String {
@@ -185,12 +187,12 @@ pub(super) fn render(
         let rows = clusters.iter().map(|row| cluster(row, found.is_some())).collect();
         out += &output::table(headers, rows, look);
     }
-    if asked.is_some() || show.output == Format::Wide {
+    if address.is_some() || show.output == Format::Wide {
         for endpoint in endpoints {
             out += &ladder(endpoint, look);
         }
     }
-    if let (Some(address), []) = (asked, endpoints) {
+    if let (Some(address), []) = (address, endpoints) {
         out += &format!("\nNo cluster has an endpoint {} for this port.\n", clean(address));
     }
     let preferences: BTreeSet<&str> =

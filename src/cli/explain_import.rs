@@ -19,7 +19,7 @@ pub(crate) struct ExplainImportArgs {
     #[arg(long, value_name = "C")]
     cluster: String,
     #[command(flatten)]
-    ask: QueryArgs,
+    common: QueryArgs,
 }
 
 /// Runs `strait explain import`. Exit code 2 means that the import is missing or not ready.
@@ -29,10 +29,10 @@ pub(crate) async fn run(args: &ExplainImportArgs) -> CommandResult {
         return Err(CommandFailure::usage(text));
     };
     let query = [("namespace", namespace), ("name", name), ("cluster", args.cluster.as_str())];
-    let answer = args.ask.ask("/debug/explain/import", &query).await;
+    let answer = args.common.request("/debug/explain/import", &query).await;
     let answer = answer.map_err(|failure| failure.or_next("strait cluster list"))?;
     let explanation: ImportExplanation = answer.read()?;
-    match args.ask.show.output {
+    match args.common.show.output {
         Format::Json => output::print(&answer.raw)?,
         Format::Yaml => output::print(&output::yaml(&answer.value))?,
         _ => output::print(&render(&explanation, &OutputStyle::of_stdout()))?,

@@ -32,12 +32,12 @@ pub(crate) struct ExplainPolicyArgs {
     #[arg(long, value_name = "N")]
     port: Option<u16>,
     #[command(flatten)]
-    ask: QueryArgs,
+    common: QueryArgs,
 }
 
 /// Runs `strait explain policy`. Exit code 2 means that the request is denied.
 pub(crate) async fn run(args: &ExplainPolicyArgs) -> CommandResult {
-    let proxy = proxy::one(&args.ask, &args.proxy).await?;
+    let proxy = proxy::one(&args.common, &args.proxy).await?;
     let key = &proxy.key;
     let port = args.port.map(|port| port.to_string());
     let given = [
@@ -49,10 +49,10 @@ pub(crate) async fn run(args: &ExplainPolicyArgs) -> CommandResult {
     ];
     let mut query = vec![("proxy", key.as_str())];
     query.extend(given.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?))));
-    let answer = args.ask.ask("/debug/explain/policy", &query).await?;
+    let answer = args.common.request("/debug/explain/policy", &query).await?;
     let explanation: PolicyExplanation = answer.read()?;
     let allowed = explanation.http.verdict == Access::Allow;
-    match args.ask.show.output {
+    match args.common.show.output {
         Format::Json => output::print(&answer.raw)?,
         Format::Yaml => output::print(&output::yaml(&answer.value))?,
         _ => output::print(&render(&explanation))?,
@@ -76,15 +76,15 @@ pub(super) fn render(answer: &PolicyExplanation) -> String {
         out += &format!("note  {code}: {path}: {fact}\n");
     }
     for (name, verdict) in [("http", &answer.http), ("tcp", &answer.tcp)] {
-        let asked: Vec<_> = verdict
+        let providers: Vec<_> = verdict
             .asks
             .iter()
             .map(|one| format!("{} (by {})", text(&one.provider), text(&one.rule)))
             .collect();
         let given = text(verdict.verdict.as_str());
-        let unless = match (&*asked.join(" and "), verdict.verdict == Access::Allow) {
+        let unless = match (&*providers.join(" and "), verdict.verdict == Access::Allow) {
             ("", _) | (_, false) => String::new(),
-            (asked, true) => format!(", if the provider allows it: {asked}; then"),
+            (providers, true) => format!(", if the provider allows it: {providers}; then"),
         };
         out += &format!("{name:<5} {given}{unless}: {}\n", text(&verdict.by));
         for step in &verdict.steps {

@@ -35,7 +35,7 @@ pub(crate) struct ExplainRouteArgs {
     #[arg(long, value_name = "PORT", conflicts_with = "from")]
     http_proxy: Option<u16>,
     #[command(flatten)]
-    ask: QueryArgs,
+    common: QueryArgs,
 }
 
 /// Runs `strait explain route`. Exit code 2 means that the request reaches no endpoint, or gets a
@@ -43,7 +43,7 @@ pub(crate) struct ExplainRouteArgs {
 pub(crate) async fn run(args: &ExplainRouteArgs) -> CommandResult {
     let headers: Vec<String> =
         args.headers.iter().map(|one| header(one)).collect::<Result<_, _>>()?;
-    let proxy = proxy::one(&args.ask, &args.proxy).await?;
+    let proxy = proxy::one(&args.common, &args.proxy).await?;
     let key = &proxy.key;
     let mut query = vec![("proxy", key.as_str()), ("method", &args.method), ("url", &args.url)];
     query.extend(headers.iter().map(|one| ("header", one.as_str())));
@@ -51,9 +51,9 @@ pub(crate) async fn run(args: &ExplainRouteArgs) -> CommandResult {
     query.extend(args.from.iter().map(|from| ("from", from.as_str())));
     let port = args.http_proxy.map(|port| port.to_string());
     query.extend(port.iter().map(|port| ("httpProxy", port.as_str())));
-    let answer = args.ask.ask("/debug/explain/route", &query).await?;
+    let answer = args.common.request("/debug/explain/route", &query).await?;
     let explanation: RouteExplanation = answer.read()?;
-    match args.ask.show.output {
+    match args.common.show.output {
         Format::Json => output::print(&answer.raw)?,
         Format::Yaml => output::print(&output::yaml(&answer.value))?,
         _ => {

@@ -42,7 +42,7 @@ pub(crate) struct HistoryListArgs {
     #[arg(long, value_name = "N", default_value_t = 20)]
     last: usize,
     #[command(flatten)]
-    ask: QueryArgs,
+    common: QueryArgs,
 }
 
 #[derive(Debug, Args)]
@@ -50,7 +50,7 @@ pub(crate) struct HistoryShowArgs {
     /// Version, as 'history list' shows it
     version: u64,
     #[command(flatten)]
-    ask: QueryArgs,
+    common: QueryArgs,
 }
 
 const RECORDS: TableLayout<HistoryRow> = TableLayout {
@@ -99,19 +99,19 @@ pub(crate) async fn run(command: &HistoryCommand) -> CommandResult {
 }
 
 async fn list(args: &HistoryListArgs) -> CommandResult {
-    let answer = args.ask.ask("/debug/history", &[]).await?;
+    let answer = args.common.request("/debug/history", &[]).await?;
     let all = items(&answer.value);
     let from = if args.last == 0 { 0 } else { all.len().saturating_sub(args.last) };
     let rows = Value::Array(all.get(from..).unwrap_or_default().to_vec());
     let raw = format!("{rows:#}\n");
-    output::print(&RECORDS.render(&raw, &rows, &args.ask.show, &OutputStyle::of_stdout())?)?;
-    if all.is_empty() && args.ask.show.output.is_for_people() {
-        tell!("Nothing has been recorded yet.");
+    output::print(&RECORDS.render(&raw, &rows, &args.common.show, &OutputStyle::of_stdout())?)?;
+    if all.is_empty() && args.common.show.output.is_for_people() {
+        eprint_line!("Nothing has been recorded yet.");
     }
-    if args.ask.show.output.is_for_people() {
-        let held: HoldStatus = args.ask.ask("/debug/hold", &[]).await?.read()?;
+    if args.common.show.output.is_for_people() {
+        let held: HoldStatus = args.common.request("/debug/hold", &[]).await?.read()?;
         if let Some(line) = hold::line(&held, &OutputStyle::of_stdout()) {
-            output::say(format_args!("{line}"));
+            output::eprint(format_args!("{line}"));
         }
     }
     Ok(Exit::Fine)
@@ -119,10 +119,10 @@ async fn list(args: &HistoryListArgs) -> CommandResult {
 
 async fn show(args: &HistoryShowArgs) -> CommandResult {
     let version = args.version.to_string();
-    let answer = args.ask.ask("/debug/history", &[("version", &version)]).await;
+    let answer = args.common.request("/debug/history", &[("version", &version)]).await;
     let answer = answer.map_err(|failure| failure.or_next("strait history list"))?;
     let look = OutputStyle::of_stdout();
-    output::print(&match args.ask.show.output {
+    output::print(&match args.common.show.output {
         Format::Json => answer.raw,
         Format::Yaml => output::yaml(&answer.value),
         _ => {
@@ -137,14 +137,14 @@ async fn show(args: &HistoryShowArgs) -> CommandResult {
 
 /// Runs `strait diff --at` for a version, a time or an age; only for endpoints of `cluster`, if it
 /// is set.
-pub(super) async fn diff(at: &str, cluster: Option<&str>, ask: &QueryArgs) -> CommandResult {
+pub(super) async fn diff(at: &str, cluster: Option<&str>, common: &QueryArgs) -> CommandResult {
     let at = moment(at, Timestamp::now())?;
-    let answer = ask.ask("/debug/diff", &[("at", &at)]).await;
+    let answer = common.request("/debug/diff", &[("at", &at)]).await;
     let answer = answer.map_err(|failure| failure.or_next("strait history list"))?;
     let look = OutputStyle::of_stdout();
     let diff: MeshDiff = answer.read()?;
     let found = lines(&diff.changes, cluster, &look);
-    output::print(&match ask.show.output {
+    output::print(&match common.show.output {
         Format::Json => answer.raw,
         Format::Yaml => output::yaml(&answer.value),
         _ => {

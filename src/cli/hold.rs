@@ -81,15 +81,15 @@ async fn hold(configuration: Option<&str>, args: &HoldArgs) -> CommandResult {
     if let Some(configuration) = configuration {
         question["configuration"] = json!(configuration);
     }
-    let foreseen = client.post("/debug/hold", &[], &question).await;
-    let foreseen = foreseen.map_err(|failure| failure.or_next("strait history list"))?;
-    let foreseen: HoldPreview = foreseen.read()?;
-    let plan = plan(&foreseen, &OutputStyle::of_stdout());
-    if !args.consent.given(&plan).await? {
+    let preview = client.post("/debug/hold", &[], &question).await;
+    let preview = preview.map_err(|failure| failure.or_next("strait history list"))?;
+    let preview: HoldPreview = preview.read()?;
+    let plan = plan(&preview, &OutputStyle::of_stdout());
+    if !args.consent.is_confirmed(&plan).await? {
         return Ok(Exit::Fine);
     }
     // Exactly the configuration of the plan, even if another one is active by now.
-    let looked_at = &foreseen.configuration;
+    let looked_at = &preview.configuration;
     let by = args.by.clone().unwrap_or_else(user_and_host);
     let question = json!({
         "configuration": looked_at, "withAccess": args.with_access, "by": by, "reason": args.reason,
@@ -104,13 +104,13 @@ pub(super) async fn release(args: &ReleaseArgs) -> CommandResult {
     let plan = match (&state.held, &state.lost) {
         (None, Some(lost)) => format!("The current objects are already active: {}\n", text(lost)),
         _ => {
-            let foreseen = client.post("/debug/hold", &[], &json!({ "release": true })).await?;
+            let preview = client.post("/debug/hold", &[], &json!({ "release": true })).await?;
             let look = OutputStyle::of_stdout();
             let head = "The current objects would take effect again.\n";
-            format!("{head}{}", changes(foreseen.read()?, &look))
+            format!("{head}{}", changes(preview.read()?, &look))
         }
     };
-    if !args.consent.given(&plan).await? {
+    if !args.consent.is_confirmed(&plan).await? {
         return Ok(Exit::Fine);
     }
     done(client.post("/api/release", &[], &json!({})).await?.value, &args.show)
@@ -172,39 +172,39 @@ pub(super) fn digits<T: Shown>(id: &T) -> String {
     text(id).chars().take(DIGITS_SHOWN).collect()
 }
 
-fn plan(foreseen: &HoldPreview, look: &OutputStyle) -> String {
-    let id = digits(&foreseen.configuration);
-    let what = match foreseen.with_access {
+fn plan(preview: &HoldPreview, look: &OutputStyle) -> String {
+    let id = digits(&preview.configuration);
+    let what = match preview.with_access {
         true => "traffic rules, mesh config, mesh networks and access policies",
         false => "traffic rules, mesh config and mesh networks, not access policies",
     };
-    let head = match foreseen.configuration == foreseen.in_force {
+    let head = match preview.configuration == preview.in_force {
         true => format!("The active configuration {id} would be held: {what}.\n"),
         false => format!(
             "Configuration {id} would replace {} in all proxies and be held: {what}.\n",
-            digits(&foreseen.in_force)
+            digits(&preview.in_force)
         ),
     };
     format!(
         "{head}Pods, endpoints, clusters, ServiceEntries and certificates are still updated. Later changes to objects wait.\n{}",
-        changes(foreseen.clone(), look)
+        changes(preview.clone(), look)
     )
 }
 
 /// Describes the changes and the affected proxies.
-fn changes(foreseen: HoldPreview, look: &OutputStyle) -> String {
+fn changes(preview: HoldPreview, look: &OutputStyle) -> String {
     let mut out = String::new();
     for (changes, name) in
-        [(foreseen.mesh_config, "the mesh config"), (foreseen.mesh_networks, "the mesh networks")]
+        [(preview.mesh_config, "the mesh config"), (preview.mesh_networks, "the mesh networks")]
     {
         if changes {
             out += &format!("{name} would change\n");
         }
     }
-    if foreseen.mesh_networks {
+    if preview.mesh_networks {
         out += "  the resulting gateways are not computed in advance\n";
     }
-    for row in &foreseen.objects {
+    for row in &preview.objects {
         let [kind, namespace, name] = [&row.kind, &row.namespace, &row.name].map(text);
         let action = match row.action {
             ObjectAction::New => "would take effect",
@@ -214,9 +214,9 @@ fn changes(foreseen: HoldPreview, look: &OutputStyle) -> String {
         out += &format!("{kind} {namespace}/{name} {action}\n");
     }
     let of_proxies = ChangePreview {
-        affected: foreseen.affected,
-        unaffected: foreseen.unaffected,
-        not_looked_at: foreseen.not_looked_at,
+        affected: preview.affected,
+        unaffected: preview.unaffected,
+        not_looked_at: preview.not_looked_at,
         ..ChangePreview::default()
     };
     out + &diff::render(&of_proxies, false, look)
@@ -246,31 +246,31 @@ mod tests {
             "configuration": "0123456789abcdef0123456789abcdef", "since": "2026-11-29T00:00:00Z", "by": "alice",
             "reason": "5xx since noon", "withAccess": false, "durable": true, "waiting": 2,
         });
-        let told = line(&state).expect("a line");
-        assert!(told.starts_with("Configuration 0123456789ab has been held for "), "{told}");
+        let text = line(&state).expect("a line");
+        assert!(text.starts_with("Configuration 0123456789ab has been held for "), "{text}");
         let end = " by alice: 5xx since noon; 2 changes wait. Access policies are not held.\n";
-        assert!(told.ends_with(end), "{told}");
+        assert!(text.ends_with(end), "{text}");
         state["held"]["durable"] = json!(false);
         assert!(line(&state).expect("a line").contains("It is lost at a restart"));
-        for (replicas, told) in [
+        for (replicas, text) in [
             (json!({ "state": "all" }), "All replicas hold it.\n"),
             (json!({ "state": "thisOne", "fact": "403" }), "Other replicas may not hold it: 403\n"),
             (json!({ "state": "alone" }), "because there is no state directory.\n"),
         ] {
             state["held"]["replicas"] = replicas;
             let line = line(&state).expect("a line");
-            assert!(line.ends_with(told), "{line}");
+            assert!(line.ends_with(text), "{line}");
         }
     }
 
     #[test]
     fn plan_describes_the_held_configuration_and_its_effects() {
-        let foreseen = json!({
+        let preview = json!({
             "configuration": "aaaaaaaaaaaaaaaa", "inForce": "bbbbbbbbbbbbbbbb", "withAccess": false,
             "objects": [{ "kind": "VirtualService", "namespace": "shop", "name": "web", "action": "changed" }],
             "meshConfig": true, "meshNetworks": false, "affected": [], "unaffected": 3, "notLookedAt": 0,
         });
-        let told = plan(&typed(foreseen), &LOOK);
+        let text = plan(&typed(preview), &LOOK);
         let expected = "\
 Configuration aaaaaaaaaaaa would replace bbbbbbbbbbbb in all proxies and be held: traffic rules, mesh config and mesh networks, not access policies.
 Pods, endpoints, clusters, ServiceEntries and certificates are still updated. Later changes to objects wait.
@@ -279,6 +279,6 @@ VirtualService shop/web would take effect in a different form
 
 the configuration of 3 proxies would not change
 ";
-        assert_eq!(told, expected);
+        assert_eq!(text, expected);
     }
 }

@@ -85,10 +85,10 @@ pub(crate) fn run(args: &InjectArgs) -> CommandResult {
         match injection {
             Injection::Injected { warnings, .. } => {
                 for warning in warnings {
-                    tell!("! {object}: {warning}");
+                    eprint_line!("! {object}: {warning}");
                 }
             }
-            Injection::Skipped(reason) => tell!("{object} is unchanged: {reason}"),
+            Injection::Skipped(reason) => eprint_line!("{object} is unchanged: {reason}"),
             Injection::Refused(refusal) => refusals.push((object, refusal)),
         }
     }
@@ -101,7 +101,7 @@ pub(crate) fn run(args: &InjectArgs) -> CommandResult {
         return Err(CommandFailure::coded(first.code, facts));
     }
     if found.is_empty() {
-        tell!("! {}: no object in it creates pods; it is printed unchanged", args.file);
+        eprint_line!("! {}: no object in it creates pods; it is printed unchanged", args.file);
     }
     let texts: Vec<_> = manifests.iter().map(output::yaml).collect();
     output::print(&texts.join("---\n"))?;

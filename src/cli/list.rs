@@ -154,7 +154,7 @@ pub(crate) struct ListedKind<T: 'static> {
 
 impl QueryArgs {
     /// Sends one request to the control plane.
-    pub(crate) async fn ask(
+    pub(crate) async fn request(
         &self,
         path: &str,
         query: &[(&str, &str)],
@@ -168,11 +168,11 @@ impl QueryArgs {
         path: &str,
         listing: &TableLayout<T>,
     ) -> CommandResult {
-        let answer = self.ask(path, &[]).await?;
+        let answer = self.request(path, &[]).await?;
         let look = OutputStyle::of_stdout();
         output::print(&listing.render(&answer.raw, &answer.value, &self.show, &look)?)?;
         if items(&answer.value).is_empty() && self.show.output.is_for_people() {
-            tell!("No {} exists yet.", listing.kind);
+            eprint_line!("No {} exists yet.", listing.kind);
         }
         Ok(Exit::Fine)
     }
@@ -186,7 +186,7 @@ impl QueryArgs {
         let mut shown = LastShown::default();
         let mut show = self.show.clone();
         loop {
-            let answer = self.ask(path, &[]).await?;
+            let answer = self.request(path, &[]).await?;
             let changed = shown.changed(&answer.rows::<T>()?, listing.name);
             if !changed.is_empty() {
                 let changed = Value::Array(changed);
@@ -207,7 +207,7 @@ pub(crate) struct ListArgs {
     #[arg(long, short)]
     watch: bool,
     #[command(flatten)]
-    ask: QueryArgs,
+    common: QueryArgs,
 }
 
 impl ListArgs {
@@ -218,8 +218,8 @@ impl ListArgs {
         listing: &TableLayout<T>,
     ) -> CommandResult {
         match self.watch {
-            true => self.ask.watch_list(path, listing).await,
-            false => self.ask.list(path, listing).await,
+            true => self.common.watch_list(path, listing).await,
+            false => self.common.list(path, listing).await,
         }
     }
 }
@@ -230,7 +230,7 @@ pub(crate) struct GetOne {
     #[command(flatten)]
     follow: Follow,
     #[command(flatten)]
-    ask: QueryArgs,
+    common: QueryArgs,
 }
 
 impl GetOne {
@@ -247,14 +247,15 @@ impl GetOne {
         let deadline = self.follow.wait.deadline();
         let mut shown = LastShown::default();
         loop {
-            let rows = self.ask.ask(kind.path, &[]).await?.rows()?;
+            let rows = self.common.request(kind.path, &[]).await?.rows()?;
             let row = kind.named(&rows, name);
             // The object may not exist yet.
             if !row.as_ref().is_ok_and(|row| is_well(row)) && deadline.pause().await {
                 continue;
             }
             let row = row?;
-            shown.whole(&row.value, &kind.one(row, &self.ask.show, &OutputStyle::of_stdout()))?;
+            shown
+                .whole(&row.value, &kind.one(row, &self.common.show, &OutputStyle::of_stdout()))?;
             if !self.follow.watch {
                 return match deadline.0 {
                     Some(_) if !is_well(row) => Err(self.in_vain(kind, name)),

@@ -218,7 +218,7 @@ async fn dispatch(command: Command) -> CommandResult {
         Command::Explain(args) => explain::run(&args).await,
         Command::Events(args) => events::run(&args).await,
         Command::Diff(args) => match args.then() {
-            Some((at, cluster, ask)) => history::diff(at, cluster, ask).await,
+            Some((at, cluster, common)) => history::diff(at, cluster, common).await,
             None => Box::pin(diff::run(&args)).await,
         },
         Command::History(command) => history::run(&command).await,
@@ -230,7 +230,7 @@ async fn dispatch(command: Command) -> CommandResult {
         Command::Relay(args) => Box::pin(relay::run(*args)).await,
         Command::Scope(command) => Box::pin(scope::run(&command)).await,
         Command::Certs(args) => match args.status() {
-            Some(ask) => certs::status::run(ask).await,
+            Some(common) => certs::status::run(common).await,
             None => {
                 let mut made_files = Vec::new();
                 made(certs::run(&args, &mut made_files))?;
@@ -257,7 +257,7 @@ fn end(outcome: CommandResult) -> ExitCode {
     match outcome {
         Ok(code) => exit(code),
         Err(failure) => {
-            tell!("{failure}");
+            eprint_line!("{failure}");
             exit(failure.exit)
         }
     }

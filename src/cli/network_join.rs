@@ -107,10 +107,10 @@ fn report(args: &JoinArgs, entered_by: &[String], gateway: Option<&Value>) -> Ex
     if gateway.is_none() && !entered_by.is_empty() {
         done(&format!("network {} has the gateway {}", args.network, entered_by.join(", ")));
     }
-    tell!("  next: strait network get {}", args.network);
+    eprint_line!("  next: strait network get {}", args.network);
     let defects = gateway.map(defects).unwrap_or_default();
     for doubt in &defects {
-        tell!("! the gateway can't be used: {doubt}");
+        eprint_line!("! the gateway can't be used: {doubt}");
     }
     if defects.is_empty() { Exit::Fine } else { Exit::Unhealthy }
 }
@@ -126,7 +126,7 @@ async fn entered_by(args: &JoinArgs, remote: &ClusterApi) -> Vec<String> {
         .map(|service| format!("service {}", full_name(service)))
         .collect();
     let known = async {
-        let client = AdminClient::new(&Connect::beside(&args.server)).await?;
+        let client = AdminClient::new(&Connect::with_short_timeout(&args.server)).await?;
         client.get("/debug/networks", &[]).await?.read::<Vec<Network>>()
     };
     let known = known.await.unwrap_or_default();
@@ -150,7 +150,10 @@ async fn not_overruled(args: &JoinArgs, remote: &ClusterApi) -> Result<(), Comma
         Err(failure) => Err(failure),
     };
     let secrets = secrets.unwrap_or_else(|failure| {
-        tell!("! can't check whether a Secret fixes a different network: {}", failure.message());
+        eprint_line!(
+            "! can't check whether a Secret fixes a different network: {}",
+            failure.message()
+        );
         Vec::new()
     });
     for secret in &secrets {

@@ -421,7 +421,7 @@ pub(crate) fn text<T: Shown + ?Sized>(value: &T) -> String {
 
 /// Returns the names of the sources of a service: clusters, or `entries` for sources without a
 /// cluster.
-pub(crate) fn speakers<'a>(names: impl IntoIterator<Item = &'a String>) -> String {
+pub(crate) fn source_names<'a>(names: impl IntoIterator<Item = &'a String>) -> String {
     let name = |name: &String| if name.is_empty() { "entries".to_owned() } else { text(name) };
     names.into_iter().map(name).collect::<Vec<_>>().join(", ")
 }
@@ -510,15 +510,15 @@ pub(super) async fn unread() {
 
 /// Writes to standard error. A failure is ignored, because it must not interrupt a command halfway,
 /// for example a token rotation.
-pub(crate) fn say(text: fmt::Arguments<'_>) {
+pub(crate) fn eprint(text: fmt::Arguments<'_>) {
     let _ = io::stderr().lock().write_fmt(text);
 }
 
 /// Prints a line for people to standard error, formatted like `format!`. Unlike `eprintln!`, it
 /// does not panic if standard error is closed.
-macro_rules! tell {
+macro_rules! eprint_line {
     ($($text:tt)*) => {
-        $crate::cli::output::say(format_args!("{}\n", format_args!($($text)*)))
+        $crate::cli::output::eprint(format_args!("{}\n", format_args!($($text)*)))
     };
 }
 
@@ -563,7 +563,7 @@ pub(super) mod tests {
         assert_eq!(text(&json!("a\u{1b}[2Jb\u{202e}\n")), "a\\u{1b}[2Jb\\u{202e}\\u{a}");
         assert_eq!(text(&json!(["a", 1, null])), "a,1,<none>");
         assert_eq!(text(&json!("")), "<none>");
-        assert_eq!(speakers(&["east".to_owned(), String::new()]), "east, entries");
+        assert_eq!(source_names(&["east".to_owned(), String::new()]), "east, entries");
     }
 
     #[test]

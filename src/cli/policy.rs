@@ -45,7 +45,7 @@ pub(crate) struct PolicyStatusArgs {
     /// NAMESPACE/NAME, or NAME in any namespace
     name: String,
     #[command(flatten)]
-    ask: QueryArgs,
+    common: QueryArgs,
 }
 
 #[derive(Debug, Args)]
@@ -68,7 +68,7 @@ pub(crate) struct TestArgs {
     #[arg(long, value_name = "A", requires = "cluster")]
     address: Option<IpAddr>,
     #[command(flatten)]
-    ask: QueryArgs,
+    common: QueryArgs,
 }
 
 /// Table of refusals.
@@ -121,29 +121,30 @@ async fn test(args: &TestArgs) -> CommandResult {
     }
     let mut changes = Vec::new();
     let refusals = {
-        let services: Vec<Service> = args.ask.ask("/debug/services", &[]).await?.read()?;
+        let services: Vec<Service> = args.common.request("/debug/services", &[]).await?.read()?;
         let mut found = Vec::new();
         for service in &services {
             changes.extend(sharing_changes(&policy, service));
             let query = [("hostname", service.hostname.as_str())];
-            let endpoints = args.ask.ask("/debug/endpoints", &query).await?;
+            let endpoints = args.common.request("/debug/endpoints", &query).await?;
             found.extend(refused(&policy, service, &endpoints.read::<Vec<_>>()?));
         }
         if policy.traffic().default_visibility == DefaultVisibility::Namespace {
-            let now: api::Policy = args.ask.ask("/debug/policy", &[]).await?.read()?;
+            let now: api::Policy = args.common.request("/debug/policy", &[]).await?.read()?;
             found.extend(now.visible_by_default.iter().map(narrowed));
         }
         if policy.traffic().foreign_hosts == ForeignHostsMode::Deny {
-            let states: Vec<ObjectStatus> = args.ask.ask("/debug/config", &[]).await?.read()?;
+            let states: Vec<ObjectStatus> =
+                args.common.request("/debug/config", &[]).await?.read()?;
             found.extend(states.iter().filter_map(denied));
         }
         if policy.gateway_namespaces().is_some() {
-            let networks = args.ask.ask("/debug/networks", &[]).await?;
+            let networks = args.common.request("/debug/networks", &[]).await?;
             found.extend(refused_gateways(&policy, &networks.read::<Vec<_>>()?));
         }
         found
     };
-    let show = &args.ask.show;
+    let show = &args.common.show;
     match show.output {
         Format::Json | Format::Yaml => {
             let exit = if refusals.is_empty() { Exit::Fine } else { Exit::Unhealthy };
@@ -209,7 +210,7 @@ fn show_refusals(refusals: Vec<Value>, args: &TestArgs) -> CommandResult {
     let exit = if refusals.is_empty() { Exit::Fine } else { Exit::Unhealthy };
     let answer = Value::Array(refusals);
     let raw = format!("{answer:#}\n");
-    let show = &args.ask.show;
+    let show = &args.common.show;
     if show.output.is_for_people() && exit == Exit::Fine && show.output != Format::Name {
         output::print("Nothing is refused.\n")?;
     } else {
@@ -226,7 +227,7 @@ async fn known(policy: &Policy, cluster: &str, args: &TestArgs) -> Result<(), Co
     }
     let unnamed = format!("the policy does not name cluster {}", output::clean(cluster));
     let next = "check the ID: strait cluster list. To test a cluster before it joins, name it in the policy first";
-    let members = args.ask.ask("/debug/clusters", &[]).await;
+    let members = args.common.request("/debug/clusters", &[]).await;
     match members.and_then(|members| members.read::<Vec<Cluster>>()) {
         Ok(members) if members.iter().any(|row| row.id == cluster) => Ok(()),
         Ok(_) => {
@@ -317,8 +318,8 @@ fn claims(
     {
         found.push(line(id, address.to_string(), &codes::ADDRESS_REFUSED, &refused));
     }
-    let asked = [&args.host, &args.network, &args.trust_domain];
-    if asked.iter().all(|one| one.is_none()) && args.address.is_none() {
+    let claims = [&args.host, &args.network, &args.trust_domain];
+    if claims.iter().all(|one| one.is_none()) && args.address.is_none() {
         return Err(CommandFailure::usage("--cluster requires a claim to test")
             .next("add --host, --network, --trust-domain or --address"));
     }
@@ -360,8 +361,8 @@ async fn status(args: &PolicyStatusArgs) -> CommandResult {
     };
     let mut query = vec![("name", name)];
     query.extend(namespace.map(|namespace| ("namespace", namespace)));
-    let states = args.ask.ask("/debug/config", &query).await?;
-    let reach = args.ask.ask("/debug/config/reach", &query).await?;
+    let states = args.common.request("/debug/config", &query).await?;
+    let reach = args.common.request("/debug/config/reach", &query).await?;
     let mut states: Vec<Sent<ObjectStatus>> = states.rows()?;
     states.retain(|state| is_access_policy(state));
     if states.is_empty() {
@@ -370,10 +371,10 @@ async fn status(args: &PolicyStatusArgs) -> CommandResult {
     let reach: Vec<Sent<PolicyReach>> = reach.rows()?;
     let all: Vec<PolicyStatus> =
         states.into_iter().map(|state| PolicyStatus::of(state, &reach)).collect();
-    match args.ask.show.output {
+    match args.common.show.output {
         Format::Json | Format::Yaml => {
             let all: Value = all.iter().map(|one| one.value.clone()).collect();
-            let yaml = args.ask.show.output == Format::Yaml;
+            let yaml = args.common.show.output == Format::Yaml;
             output::print(&if yaml { output::yaml(&all) } else { format!("{all:#}\n") })?;
         }
         _ => output::print(&all.iter().map(render_status).collect::<String>())?,
@@ -413,7 +414,7 @@ impl PolicyStatus {
         matches!(state.state, ObjectState::InForce | ObjectState::Unused)
             && reach.acknowledged == reach.proxies
             && reach.transition.is_none()
-            && reach.told.iter().flatten().all(|told| told.waiting == 0)
+            && reach.told.iter().flatten().all(|delivery| delivery.waiting == 0)
     }
 }
 
@@ -439,8 +440,8 @@ fn render_status(PolicyStatus { state, reach, .. }: &PolicyStatus) -> String {
             text(&transition.until)
         );
     }
-    for told in reach.told.iter().flatten().filter(|told| told.proxies != 0) {
-        let PolicyDelivery { at, proxies, acknowledged, refused, waiting, .. } = told;
+    for delivery in reach.told.iter().flatten().filter(|delivery| delivery.proxies != 0) {
+        let PolicyDelivery { at, proxies, acknowledged, refused, waiting, .. } = delivery;
         out += &format!(
             "  sent at {}: {proxies} proxies, servers and clients; {acknowledged} acknowledged all of it",
             text(at),
@@ -579,12 +580,12 @@ clusters: {east: {networks: [n1], addresses: [10.1.0.0/16]}}",
             endpoint("west", "10.2.0.1", "n2"),
         ]);
         let found = refused(&policy, &typed(service), &typed::<Vec<_>>(endpoints));
-        let told: Vec<_> = found
+        let lines: Vec<_> = found
             .iter()
             .map(|row| format!("{} {}", text(&row["code"]), text(&row["rule"])))
             .collect();
         assert_eq!(
-            told,
+            lines,
             [
                 "STR0602 owners[0]",
                 "STR0604 clusters.east.networks",

@@ -182,7 +182,7 @@ async fn accept(
             };
             match connection {
                 Ok(connection) => forward(client, connection).await,
-                Err(failure) => tell!("! port-forward: {}", failure.message()),
+                Err(failure) => eprint_line!("! port-forward: {}", failure.message()),
             }
         });
     }
@@ -192,7 +192,7 @@ async fn forward(mut client: TcpStream, connection: PodConnection) {
     let PodConnection { pod, mut stream, refusal } = connection;
     tokio::select! {
         biased;
-        Some(fact) = refusal => tell!("! port-forward to {pod} failed: {}", clean(&fact)),
+        Some(fact) = refusal => eprint_line!("! port-forward to {pod} failed: {}", clean(&fact)),
         // The client of the local port reports an interrupted response.
         _ = copy_bidirectional(&mut client, &mut stream) => {}
     }

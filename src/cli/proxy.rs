@@ -52,7 +52,7 @@ pub(crate) struct ConfigArgs {
     #[arg(value_name = "TYPE")]
     kind: Option<String>,
     #[command(flatten)]
-    ask: QueryArgs,
+    common: QueryArgs,
 }
 
 /// The connected proxies, as the admin API lists them.
@@ -96,9 +96,9 @@ pub(crate) async fn run(command: &ProxyCommand) -> CommandResult {
         ProxyCommand::Get(ProxyGetArgs { proxy, one }) => {
             one.run(&PROXIES, proxy, is_in_sync).await?;
         }
-        ProxyCommand::Config(ConfigArgs { proxy, kind, ask }) => {
-            let row = one(ask, proxy).await?;
-            let answer = ask.ask("/debug/config_dump", &[("proxy", &row.key)]).await;
+        ProxyCommand::Config(ConfigArgs { proxy, kind, common }) => {
+            let row = one(common, proxy).await?;
+            let answer = common.request("/debug/config_dump", &[("proxy", &row.key)]).await;
             let answer = answer.map_err(|failure| failure.or_next(PROXIES.next))?;
             let (raw, value) = match kind {
                 None => (answer.raw, answer.value),
@@ -113,7 +113,7 @@ pub(crate) async fn run(command: &ProxyCommand) -> CommandResult {
                     (format!("{part:#}\n"), serde_json::json!({ kind: part }))
                 }
             };
-            output::print(&config(&raw, &value, &row, &ask.show, &OutputStyle::of_stdout()))?;
+            output::print(&config(&raw, &value, &row, &common.show, &OutputStyle::of_stdout()))?;
         }
         ProxyCommand::Bootstrap(args) => bootstrap::run(args)?,
         ProxyCommand::Inject(args) => return inject::run(args),
@@ -125,8 +125,8 @@ pub(crate) async fn run(command: &ProxyCommand) -> CommandResult {
 ///
 /// # Errors
 /// If no proxy is connected under this name, or several match it.
-pub(super) async fn one(ask: &QueryArgs, wanted: &str) -> Result<Proxy, CommandFailure> {
-    let rows = ask.ask(PROXIES.path, &[]).await?.rows()?;
+pub(super) async fn one(common: &QueryArgs, wanted: &str) -> Result<Proxy, CommandFailure> {
+    let rows = common.request(PROXIES.path, &[]).await?.rows()?;
     Ok(Proxy::clone(PROXIES.named(&rows, wanted)?))
 }
 

@@ -60,7 +60,7 @@ pub(super) async fn run(args: &RolloutArgs) -> CommandResult {
             ),
         ),
     };
-    if state.running.is_some() && !args.consent.given(&plan).await? {
+    if state.running.is_some() && !args.consent.is_confirmed(&plan).await? {
         return Ok(Exit::Fine);
     }
     let by = args.by.clone().unwrap_or_else(user_and_host);
@@ -160,17 +160,17 @@ mod tests {
             "refusals": [{ "proxy": "sidecar~1", "error": "no such filter" }],
         });
         state["plan"] = plan;
-        let told = line(&state).expect("a line");
-        assert!(told.contains("0123456789ab is about to be rolled out"), "{told}");
+        let summary = line(&state).expect("a line");
+        assert!(summary.contains("0123456789ab is about to be rolled out"), "{summary}");
         state["running"]["step"] = json!(1);
-        let told = lines(&state);
+        let summary = lines(&state);
         for part in [
             "Configuration 0123456789ab has been active on 5% for ",
             "(step 1 of 3: 2 of 40 proxies; 1 refused it); the next step is in 90s.\n",
             "  sidecar~1 refused it: no such filter\n",
             "Changes are rolled out to 5%, 25%, 100% of proxies, one step every 600s; stopped if the number of refusing proxies reaches 1",
         ] {
-            assert!(told.contains(part), "{part}: {told}");
+            assert!(summary.contains(part), "{part}: {summary}");
         }
         state["running"]["durable"] = json!(false);
         assert!(line(&state).expect("a line").contains("A restart sends it to all"));

@@ -42,7 +42,7 @@ pub(crate) struct SuggestArgs {
     #[arg(long, value_name = "FILE", num_args = 1..)]
     from_log: Vec<PathBuf>,
     #[command(flatten)]
-    ask: QueryArgs,
+    common: QueryArgs,
 }
 
 /// Calls of proxies in the logs.
@@ -120,11 +120,11 @@ pub(crate) async fn run(ScopeCommand::Suggest(args): &ScopeCommand) -> CommandRe
         "namespace": args.namespace,
         "hosts": seen.hosts, "names": seen.names, "passed": seen.passed,
     });
-    let client = AdminClient::new(&args.ask.connect).await?;
+    let client = AdminClient::new(&args.common.connect).await?;
     let answer = client.post("/debug/scope", &[], &question).await?;
     let preview: ScopePreview = answer.read()?;
     let object = &preview.object;
-    output::print(&match args.ask.show.output {
+    output::print(&match args.common.show.output {
         Format::Json => answer.raw,
         Format::Yaml => output::yaml(&answer.value),
         Format::Name => format!("sidecar/{}\n", text(&object["metadata"]["name"])),
@@ -133,7 +133,7 @@ pub(crate) async fn run(ScopeCommand::Suggest(args): &ScopeCommand) -> CommandRe
         }
     })?;
     for note in notes(&preview, &args.namespace, &coverage) {
-        tell!("{}", clean(&note));
+        eprint_line!("{}", clean(&note));
     }
     Ok(Exit::Fine)
 }

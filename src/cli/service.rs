@@ -8,7 +8,7 @@ use super::client::AdminResponse;
 use super::explain_import;
 use super::failure::{CommandFailure, CommandResult, Exit};
 use super::list::{LastShown, ListArgs, QueryArgs, watch_pause};
-use super::output::{self, Cell, Column, OutputStyle, Show, TableLayout, speakers, text};
+use super::output::{self, Cell, Column, OutputStyle, Show, TableLayout, source_names, text};
 use strait_admin_api::{
     EndpointHealth, Service, ServiceEndpoint, ServiceImport, ServicePort, ServiceSharing,
 };
@@ -33,7 +33,7 @@ pub(crate) struct ServiceGetArgs {
     #[arg(long, short)]
     watch: bool,
     #[command(flatten)]
-    ask: QueryArgs,
+    common: QueryArgs,
 }
 
 pub(super) const SERVICES: TableLayout<Service> = TableLayout {
@@ -100,16 +100,16 @@ impl ServiceGetArgs {
     }
 
     async fn printed(&self) -> Result<String, CommandFailure> {
-        let Self { name, endpoints, ask, .. } = self;
+        let Self { name, endpoints, common, .. } = self;
         let look = OutputStyle::of_stdout();
         let query = [("hostname", name.as_str())];
-        let found = ask.ask("/debug/endpoints", &query).await;
+        let found = common.request("/debug/endpoints", &query).await;
         let found = found.map_err(|failure| failure.or_next("strait service list"))?;
         if *endpoints {
-            return ENDPOINTS.render(&found.raw, &found.value, &ask.show, &look);
+            return ENDPOINTS.render(&found.raw, &found.value, &common.show, &look);
         }
-        let service = ask.ask("/debug/services", &query).await?;
-        get(&service, &found.read::<Vec<_>>()?, &ask.show, &look)
+        let service = common.request("/debug/services", &query).await?;
+        get(&service, &found.read::<Vec<_>>()?, &common.show, &look)
     }
 }
 
@@ -136,7 +136,7 @@ pub(super) fn get(
     ];
     for conflict in &row.conflicts {
         let field = text(&conflict.field);
-        let (winner, losers) = (speakers([&conflict.winner]), speakers(&conflict.losers));
+        let (winner, losers) = (source_names([&conflict.winner]), source_names(&conflict.losers));
         fields.push(("Conflict", Cell::doubtful(format!("{field}: {winner} wins over {losers}"))));
     }
     // Clusters with the service but without endpoints get a line too.

@@ -52,7 +52,7 @@ pub(crate) struct SimulateArgs {
     #[arg(long, short, value_name = "NS", default_value = "default")]
     namespace: String,
     #[command(flatten)]
-    ask: QueryArgs,
+    common: QueryArgs,
 }
 
 /// Runs `strait policy simulate`. Exit code 2 means that a request would be denied that was
@@ -62,16 +62,16 @@ pub(crate) async fn run(args: &SimulateArgs) -> CommandResult {
     let snapshot = snapshot(args).await?;
     let (mut trial, faults) = PolicyTrial::new(&snapshot, &new);
     for fault in faults.iter().take(SHOWN) {
-        tell!("{}", clean(fault));
+        eprint_line!("{}", clean(fault));
     }
     if let more @ 1.. = faults.len().saturating_sub(SHOWN) {
-        tell!("and {more} more; list them with: strait check config -f FILE");
+        eprint_line!("and {more} more; list them with: strait check config -f FILE");
     }
     for file in &args.from_log {
         read_log(file, &mut trial)?;
     }
     let found = trial.end();
-    match args.ask.show.output {
+    match args.common.show.output {
         Format::Json => {
             let text = serde_json::to_string_pretty(&found).map_err(CommandFailure::of)?;
             output::print(&(text + "\n"))?;
@@ -99,7 +99,7 @@ fn new_policies(args: &SimulateArgs) -> Result<Vec<Arc<Value>>, CommandFailure> 
         ManifestNamespaces { of_objects: &args.namespace, system: Some(&args.system_namespace) };
     let contents = read_manifests(read_files(&args.files)?, namespaces);
     for warning in &contents.objects.warnings {
-        tell!("{}", clean(&warning.to_string()));
+        eprint_line!("{}", clean(&warning.to_string()));
     }
     let policies = contents.objects.others.iter();
     let policies = policies.filter(|(key, _)| &*key.group == ISTIO_SECURITY);
@@ -113,11 +113,11 @@ fn new_policies(args: &SimulateArgs) -> Result<Vec<Arc<Value>>, CommandFailure> 
 
 async fn snapshot(args: &SimulateArgs) -> Result<AccessSnapshot, CommandFailure> {
     if args.mesh.is_empty() {
-        return args.ask.ask("/debug/access", &[]).await?.read();
+        return args.common.request("/debug/access", &[]).await?.read();
     }
     let mesh = OfflineMesh::of(read_files(&args.mesh)?, &args.namespace, &args.system_namespace)?;
     for warning in &mesh.warnings {
-        tell!("{}", clean(&warning.to_string()));
+        eprint_line!("{}", clean(&warning.to_string()));
     }
     Ok(access_snapshot(&mesh.context, &mesh.reports.objects, PolicyErrors::default()))
 }
@@ -174,8 +174,8 @@ fn render(found: &Simulation) -> String {
     for (what, count) in queries.into_iter().filter(|(_, count)| *count > 0) {
         out += &format!("Providers {what} {count} requests: logs do not contain their decisions\n");
     }
-    let is_alike = found.changes.is_empty() && queries.iter().all(|(_, count)| *count == 0);
-    if is_alike && found.compared > found.undecided {
+    let is_unchanged = found.changes.is_empty() && queries.iter().all(|(_, count)| *count == 0);
+    if is_unchanged && found.compared > found.undecided {
         out += "No decision would change.\n";
     }
     out += &format!("{} lines, {} compared\n", found.lines, found.compared);

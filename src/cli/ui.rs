@@ -47,7 +47,7 @@ pub(crate) async fn run(args: &UiArgs) -> CommandResult {
     let Some(file) = &args.bundle else {
         let shown = show(&args.connect, args.print).await?;
         if args.connect.forwards() {
-            tell!("Forwarding the port until Ctrl-C.");
+            eprint_line!("Forwarding the port until Ctrl-C.");
             signalled().await;
         }
         return Ok(shown);
@@ -56,7 +56,7 @@ pub(crate) async fn run(args: &UiArgs) -> CommandResult {
     let connect = Connect::to(server.clone(), token_file.clone());
     let shown = async {
         show(&connect, args.print).await?;
-        tell!(
+        eprint_line!(
             "Serving the mesh of {} as of {taken}, until Ctrl-C. To use other commands, run in another terminal:\n  export STRAIT_SERVER={server}\n  export STRAIT_TOKEN_FILE={}",
             file.display(),
             token_file.display()
@@ -79,11 +79,11 @@ async fn show(connect: &Connect, print: bool) -> CommandResult {
     let answer = client.get("/api/login-code", &[]).await?;
     let (url, seconds) = link(client.server(), &answer.read()?)?;
     if !print && has_display() && open(&url).await {
-        tell!("The page is open in your browser: {}", client.server());
+        eprint_line!("The page is open in your browser: {}", client.server());
         return Ok(Exit::Fine);
     }
     output::print(&format!("{url}\n"))?;
-    tell!("Open it in a browser on this machine: once, within {seconds} s.");
+    eprint_line!("Open it in a browser on this machine: once, within {seconds} s.");
     Ok(Exit::Fine)
 }
 

@@ -131,7 +131,7 @@ fn holds(policies: &[Value], server: &Server<'_>, token: &Token) -> bool {
 
 /// Returns whether the policies allow the call, assuming that all providers allow it.
 pub(crate) fn passes(policies: &[Value], server: &Server<'_>, call: &Call) -> bool {
-    let policies_with = |action| in_force(policies, action, server);
+    let policies_with = |action| active(policies, action, server);
     let denied = policies_with("DENY").any(|policy| hit(policies, policy, server, call));
     // A provider that is not configured cannot allow a call.
     let unanswered = policies_with("CUSTOM")
@@ -146,9 +146,9 @@ pub(crate) fn queried_providers<'a>(
     server: &Server<'a>,
     call: &Call,
 ) -> BTreeSet<&'a str> {
-    let asking = in_force(policies, "CUSTOM", server);
-    let asking = asking.filter(|policy| hit(policies, policy, server, call));
-    let providers = asking.filter_map(|policy| provider(policy, server));
+    let custom = active(policies, "CUSTOM", server);
+    let custom = custom.filter(|policy| hit(policies, policy, server, call));
+    let providers = custom.filter_map(|policy| provider(policy, server));
     providers
         .filter(|(_, connections)| call.is_http || *connections)
         .map(|(name, _)| name)
@@ -162,7 +162,7 @@ fn provider<'a>(policy: &Value, server: &Server<'a>) -> Option<(&'a str, bool)> 
 }
 
 /// Returns the policies with an action that apply to the server, without dry runs.
-fn in_force<'a>(
+fn active<'a>(
     policies: &'a [Value],
     action: &'a str,
     server: &Server<'_>,

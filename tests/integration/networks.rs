@@ -331,9 +331,9 @@ async fn explanations_agree_with_the_resources_sent() {
     assert_eq!(line("lost")["code"], "STR0402", "{web:#}");
     let networks = server.admin.json("/debug/networks").await;
     let lost = networks.as_array().expect("a list").iter().find(|one| one["network"] == "n7");
-    let waits = &lost.expect("listed")["pending"][0];
+    let pending = &lost.expect("listed")["pending"][0];
     assert_eq!(
-        (&waits["cluster"], &waits["source"]),
+        (&pending["cluster"], &pending["source"]),
         (&json!("lost"), &json!("service strait-system/eastwestgateway"))
     );
     assert_eq!(line("east")["via"], "direct");

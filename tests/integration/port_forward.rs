@@ -102,24 +102,25 @@ async fn viewer_account_reads_and_changes_nothing() {
 async fn failed_port_forward_names_the_context_the_object_and_the_next_step() {
     let world = World::start().await;
     let status = ["status", "--kube-context", CONTEXT];
-    let says = async |arguments: &[&str], code: i32, parts: &[&str]| {
+    let fails_with = async |arguments: &[&str], code: i32, parts: &[&str]| {
         let output = world.strait(arguments).await;
-        let said = text(&output);
-        assert_eq!(output.status.code(), Some(code), "{said}");
+        let text_of = text(&output);
+        assert_eq!(output.status.code(), Some(code), "{text_of}");
         for part in parts.iter().chain(&["next:"]) {
-            assert!(said.contains(part), "{part:?} is missing in: {said}");
+            assert!(text_of.contains(part), "{part:?} is missing in: {text_of}");
         }
     };
-    says(&["status", "--kube-context", "none"], 64, &["none", CONTEXT]).await;
-    says(&status, 77, &[SYSTEM, CONTEXT, "strait-admin or strait-viewer", "--token-file"]).await;
+    fails_with(&["status", "--kube-context", "none"], 64, &["none", CONTEXT]).await;
+    fails_with(&status, 77, &[SYSTEM, CONTEXT, "strait-admin or strait-viewer", "--token-file"])
+        .await;
     world.add_account("strait-admin");
     world.hub.fault(Fault::Forbidden { resource: "pods".to_owned() });
-    says(&status, 77, &["pods", CONTEXT, "forbidden"]).await;
+    fails_with(&status, 77, &["pods", CONTEXT, "forbidden"]).await;
     world.hub.heal();
     world.hub.store().apply(pod(POD, false)).expect("applied");
-    says(&status, 69, &[SYSTEM, CONTEXT, "no ready pod", "get pods"]).await;
+    fails_with(&status, 69, &[SYSTEM, CONTEXT, "no ready pod", "get pods"]).await;
     // The pod is ready, but nothing listens on its admin port.
     world.hub.store().apply(pod("strait-other", true)).expect("applied");
-    says(&status, 69, &["strait-other", CONTEXT, "connection refused"]).await;
+    fails_with(&status, 69, &["strait-other", CONTEXT, "connection refused"]).await;
     world.end().await;
 }

@@ -437,10 +437,10 @@ async fn start_with_token(
     let (port, names) = (server.bound.xds.port(), ("relay-a", "relay-state"));
     let credential = EnrolCredential::Token(token);
     let relay = start_relay_with(&setup, port, west, names, credential).await;
-    let waits = |entry: &Value| {
+    let is_without_relay = |entry: &Value| {
         entry["reason"].as_str().is_some_and(|one| one.contains("no relay of west has connected"))
     };
-    server.cluster_until("west", waits).await;
+    server.cluster_until("west", is_without_relay).await;
     assert_eq!(server.admin.json("/debug/relays").await, json!([]));
     (setup, server, relay, policy)
 }

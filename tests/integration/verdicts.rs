@@ -56,7 +56,7 @@ struct World {
     /// The replica that proxies are connected to.
     server: Server,
     /// The replica that commands ask. Outages of a restart have none.
-    asked: Option<Server>,
+    queried: Option<Server>,
     clients: Vec<XdsClient>,
     /// A member that joins later.
     more: Option<Member>,
@@ -97,7 +97,7 @@ impl World {
         setup.join(&[&east, &west]);
         let [own, other] = [free_port(), free_port()];
         let server = start_peer(&setup, "state", own, &[other]).await;
-        let asked = start_peer(&setup, "state-of-asked", other, &[own]).await;
+        let queried = start_peer(&setup, "state-of-asked", other, &[own]).await;
         let client = server.connect(&setup, &Proxy::sidecar("east")).await;
         endpoints_until(&client, "web", &[("198.18.0.2:15443", 2)]).await;
         Self {
@@ -105,7 +105,7 @@ impl World {
             _east: east,
             west,
             server,
-            asked: Some(asked),
+            queried: Some(queried),
             clients: vec![client],
             more: None,
         }
@@ -326,8 +326,8 @@ impl World {
     /// two servers cannot use one directory.
     async fn stop(&mut self) {
         self.clients.clear();
-        if let Some(asked) = self.asked.take() {
-            asked.shut_down().await;
+        if let Some(queried) = self.queried.take() {
+            queried.shut_down().await;
         }
         let other = Setup::new();
         let running = std::mem::replace(&mut self.server, other.start().await);
@@ -352,9 +352,9 @@ impl World {
     /// Waits until the commands give the expected verdicts.
     async fn judge(&self, row: &Row) {
         let outage = &row.outage;
-        let asked = self.asked.as_ref().unwrap_or(&self.server);
+        let queried = self.queried.as_ref().unwrap_or(&self.server);
         wait_until(SOON, async || {
-            let output = asked.strait(&["check", "-o", "json"]).await;
+            let output = queried.strait(&["check", "-o", "json"]).await;
             let found: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
             let problems = found.as_array().into_iter().flatten();
             let problems = problems.filter(|one| one["severity"] == "problem");
@@ -370,13 +370,13 @@ impl World {
         })
         .await;
         wait_until(SOON, async || {
-            let output = asked.strait(&["status"]).await;
+            let output = queried.strait(&["status"]).await;
             holds(is_met(&row.status, &output), (outage, "status", text(&output)))
         })
         .await;
         let Some(expected) = &row.explain else { return };
         wait_until(SOON, async || {
-            let output = asked.strait(&["explain", "client.shop", "web.shop"]).await;
+            let output = queried.strait(&["explain", "client.shop", "web.shop"]).await;
             holds(is_met(expected, &output), (outage, "explain", text(&output)))
         })
         .await;
@@ -441,9 +441,9 @@ async fn try_row(row: Row) -> Option<String> {
             world.inject(outage).await;
         }
         world.judge(&row).await;
-        let World { clients, server, asked, .. } = world;
+        let World { clients, server, queried, .. } = world;
         drop(clients);
-        for replica in [Some(server), asked].into_iter().flatten() {
+        for replica in [Some(server), queried].into_iter().flatten() {
             replica.shut_down().await;
         }
     });

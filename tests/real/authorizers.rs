@@ -216,13 +216,13 @@ impl World {
         let what = format!("{} {when}: providers {providers:?}", guarded.name);
         wait::until(PROPAGATION, &what, || {
             for (part, fails_open) in ASKED {
-                for lets_in in [true, false] {
-                    let path = format!("/{part}/{}", if lets_in { "ok" } else { "no" });
+                for allows in [true, false] {
+                    let path = format!("/{part}/{}", if allows { "ok" } else { "no" });
                     let (status, headers) = self.request(guarded, &path);
-                    let never = status == 200 && !lets_in && !fails_open;
+                    let never = status == 200 && !allows && !fails_open;
                     assert!(!never, "{what}: {path} passed");
                     let answers = providers == Providers::Answer;
-                    let passes = if answers { lets_in } else { fails_open };
+                    let passes = if answers { allows } else { fails_open };
                     let by = headers[ASKED_BY].as_str();
                     let uri = format!("URI={}", spiffe(guarded.name));
                     let wanted = (answers && passes).then_some(uri.as_str());

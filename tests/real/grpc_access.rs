@@ -376,8 +376,8 @@ impl Trial {
                 expected(&self.holds, server, call) != expected(mistake, server, call)
             };
             if !calls.iter().any(differs) {
-                let telling = draws.take(1000).find(|calls| calls.iter().any(differs));
-                calls.extend(telling.unwrap_or_else(|| {
+                let distinguishing = draws.take(1000).find(|calls| calls.iter().any(differs));
+                calls.extend(distinguishing.unwrap_or_else(|| {
                     panic!("{}: no call distinguishes the two results", self.name)
                 }));
             }

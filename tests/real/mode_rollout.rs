@@ -92,10 +92,10 @@ pub(crate) fn run(world: &mut World, host: &Host) {
         clients.iter().flat_map(|client| world.loads_until(client, &end)).collect();
     let config = &world.apiservers["a"];
     config.apply(&[mode(&FORTH, "STRICT")]);
-    world.wait_until_in_force(&FORTH, PROPAGATION);
+    world.wait_until_active(&FORTH, PROPAGATION);
     wait_for_plain_text(&strangers, &FORTH, false);
     config.apply(&[mode(&FORTH, "PERMISSIVE")]);
-    world.wait_until_in_force(&FORTH, PROPAGATION);
+    world.wait_until_active(&FORTH, PROPAGATION);
     wait_for_plain_text(&strangers, &FORTH, true);
     config.apply(&[mode(&FORTH, "DISABLE"), mode(&BACK, "STRICT")]);
     for client in &clients {
@@ -103,7 +103,7 @@ pub(crate) fn run(world: &mut World, host: &Host) {
         world.wait_until_answered_by(client, &BACK, &["a", "b"]);
     }
     for service in [&FORTH, &BACK] {
-        world.wait_until_in_force(service, SETTLES + PROPAGATION);
+        world.wait_until_active(service, SETTLES + PROPAGATION);
     }
     wait_for_plain_text(&strangers, &FORTH, true);
     wait_for_plain_text(&strangers, &BACK, false);
@@ -183,7 +183,7 @@ impl World {
 
     /// Waits until all proxies have acknowledged the policy of a service, and none uses the
     /// previous mode.
-    fn wait_until_in_force(&self, rolled: &Rolled, limit: Duration) {
+    fn wait_until_active(&self, rolled: &Rolled, limit: Duration) {
         let query = format!(
             "/debug/config/reach?kind=PeerAuthentication&namespace=shop&name={}",
             rolled.name

@@ -50,7 +50,7 @@ struct State {
     /// `authorization` and `clusterid` of each call.
     calls: Vec<(String, String)>,
     /// Requests on streams for name tables.
-    asked_for_names: Vec<DiscoveryRequest>,
+    name_requests: Vec<DiscoveryRequest>,
     /// The number of streams for name tables without a token.
     names_by_certificate: usize,
 }
@@ -103,7 +103,7 @@ impl Authority {
             lifetime,
             refuses: None,
             calls: Vec::new(),
-            asked_for_names: Vec::new(),
+            name_requests: Vec::new(),
             names_by_certificate: 0,
         })));
         let service = Service { issuer, root: root.clone(), shared: shared.clone() };
@@ -129,8 +129,8 @@ impl Authority {
     }
 
     /// Returns the requests for name tables so far.
-    pub(crate) fn asked_for_names(&self) -> Vec<DiscoveryRequest> {
-        self.shared.0.lock().expect("not poisoned").asked_for_names.clone()
+    pub(crate) fn name_requests(&self) -> Vec<DiscoveryRequest> {
+        self.shared.0.lock().expect("not poisoned").name_requests.clone()
     }
 
     /// Returns the number of streams for name tables so far that sent no token.
@@ -263,7 +263,7 @@ impl AggregatedDiscoveryService for NameTables {
         let task = async move {
             while let Ok(Some(request)) = requests.message().await {
                 let is_first = request.response_nonce.is_empty();
-                shared.0.lock().expect("not poisoned").asked_for_names.push(request);
+                shared.0.lock().expect("not poisoned").name_requests.push(request);
                 if is_first {
                     let _ = sender.send(Ok(one_name())).await;
                 }

@@ -196,12 +196,12 @@ pub(crate) fn runs(pid: i32) -> bool {
 
 /// Sends an HTTP/1.1 request and returns status and body. The body ends with the connection.
 pub(crate) fn http(address: SocketAddr, request: &str) -> Result<(u16, String), String> {
-    let told = |error: std::io::Error| error.to_string();
-    let mut stream = TcpStream::connect(address).map_err(told)?;
-    stream.set_read_timeout(Some(LIMIT)).map_err(told)?;
-    write!(stream, "{request} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").map_err(told)?;
+    let text = |error: std::io::Error| error.to_string();
+    let mut stream = TcpStream::connect(address).map_err(text)?;
+    stream.set_read_timeout(Some(LIMIT)).map_err(text)?;
+    write!(stream, "{request} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").map_err(text)?;
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).map_err(told)?;
+    stream.read_to_string(&mut answer).map_err(text)?;
     let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok());
     let body = answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned());
     status.zip(body).ok_or(answer)

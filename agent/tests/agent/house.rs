@@ -7,14 +7,14 @@ use std::path::Path;
 #[test]
 fn codes_of_the_agent_match_their_pages() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut told = BTreeSet::new();
+    let mut used = BTreeSet::new();
     for entry in fs::read_dir(root.join("src")).expect("sources") {
-        told.extend(codes(&fs::read_to_string(entry.expect("an entry").path()).expect("readable")));
+        used.extend(codes(&fs::read_to_string(entry.expect("an entry").path()).expect("readable")));
     }
     let pages =
         fs::read_to_string(root.join("../crates/base/src/codes/agent.rs")).expect("the pages");
-    assert!(told.len() > 10, "{told:?}");
-    assert_eq!(told, codes(&pages));
+    assert!(used.len() > 10, "{used:?}");
+    assert_eq!(used, codes(&pages));
 }
 
 fn codes(text: &str) -> BTreeSet<String> {

@@ -32,12 +32,12 @@ fn name_of_the_mesh_is_answered_once_its_table_is_received() {
     assert_eq!(answer.answers[0].data, RData::A(A::new(10, 0, 0, 1)));
 
     let acknowledged = until("it is acknowledged", || {
-        let asked = authority.asked_for_names();
-        asked.get(1).cloned().ok_or_else(|| format!("{asked:?}"))
+        let requests = authority.name_requests();
+        requests.get(1).cloned().ok_or_else(|| format!("{requests:?}"))
     });
     assert_eq!((&*acknowledged.version_info, &*acknowledged.response_nonce), ("v1", "n1"));
     let node =
-        authority.asked_for_names()[0].node.clone().expect("the first request contains the node");
+        authority.name_requests()[0].node.clone().expect("the first request contains the node");
     assert_eq!(node.id, format!("sidecar~{}~web-0.shop~shop.svc.cluster.local", pod.ip));
     let metadata = node.metadata.expect("it has some");
     assert!(metadata.fields.contains_key("CLUSTER_ID"), "{metadata:?}");

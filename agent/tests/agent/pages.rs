@@ -19,7 +19,7 @@ fn pod(authority: &Authority) -> Pod {
     Pod::new(authority.root(), &[authority.address])
 }
 
-fn becomes(address: SocketAddr, path: &str, wanted: u16) -> String {
+fn wait_for_status(address: SocketAddr, path: &str, wanted: u16) -> String {
     until(path, || match http(address, &format!("GET {path}"))? {
         (status, body) if status == wanted => Ok(body),
         other => Err(format!("{other:?}")),
@@ -43,17 +43,17 @@ fn pod_is_ready_once_envoy_is_live_and_configured() {
     });
     let _agent = start(&pod);
     let health = pod.port(15021);
-    assert!(becomes(health, "/healthz/ready", 503).contains("no certificate"));
+    assert!(wait_for_status(health, "/healthz/ready", 503).contains("no certificate"));
     authority.refuse(None);
     until("listeners are missed", || match http(health, "GET /healthz/ready")? {
         (503, fact) if fact.contains("no listeners yet") => Ok(()),
         other => Err(format!("{other:?}")),
     });
     configured.store(true, Ordering::SeqCst);
-    becomes(health, "/healthz/ready", 200);
+    wait_for_status(health, "/healthz/ready", 200);
     // They have been received once, so a later outage of the control plane changes nothing.
     configured.store(false, Ordering::SeqCst);
-    becomes(pod.port(15020), "/healthz/ready", 200);
+    wait_for_status(pod.port(15020), "/healthz/ready", 200);
     assert_eq!(http(health, "GET /stats/prometheus").expect("it answers").0, 404, "health alone");
 }
 
@@ -67,7 +67,7 @@ fn metrics_of_envoy_and_the_application_are_merged() {
     let app = Answers::serve(pod.port(8080), |_| ok("app_x 7\n# EOF\n"));
     let agent = start(&pod);
     until("Envoy is started", || pod.starts().first().copied().ok_or(agent.log()));
-    let body = becomes(pod.port(15020), "/stats/prometheus", 200);
+    let body = wait_for_status(pod.port(15020), "/stats/prometheus", 200);
     for line in ["envoy_x{} 1", "app_x 7", "strait_agent_certificates_total 1"] {
         assert!(
             body.contains(&format!("{line}\r\n")) || body.contains(&format!("{line}\n")),
@@ -91,7 +91,7 @@ fn failing_application_metrics_do_not_affect_those_of_envoy() {
             .to_owned()
     });
     let _agent = start(&pod);
-    let body = becomes(pod.port(15020), "/stats/prometheus", 200);
+    let body = wait_for_status(pod.port(15020), "/stats/prometheus", 200);
     assert!(body.contains("envoy_x{} 1\n") && body.contains("app_x 7\n"), "{body}");
     assert!(!body.contains("app_y"), "{body}");
     assert!(body.contains("strait_agent_scrape_failed{source=\"application\"} 1"), "{body}");
@@ -121,23 +121,23 @@ fn probes_are_sent_to_the_pods_address_as_the_kubelet_would() {
     });
     let process = start(&pod);
     let agent = pod.port(15020);
-    becomes(agent, "/app-health/web/readyz", 200);
-    let asked = app.last();
+    wait_for_status(agent, "/app-health/web/readyz", 200);
+    let request = app.last();
     assert!(
-        asked.starts_with("GET /ready?x=1 HTTP/1.1") && asked.contains("x-probe: 1"),
-        "{asked}"
+        request.starts_with("GET /ready?x=1 HTTP/1.1") && request.contains("x-probe: 1"),
+        "{request}"
     );
-    assert!(asked.contains("host: web\r\n"), "{asked}");
-    becomes(agent, "/app-lifecycle/web/prestopz", 200);
+    assert!(request.contains("host: web\r\n"), "{request}");
+    wait_for_status(agent, "/app-lifecycle/web/prestopz", 200);
     assert!(app.last().starts_with("GET /bye HTTP/1.1"), "{}", app.last());
     healthy.store(false, Ordering::SeqCst);
-    becomes(agent, "/app-health/web/readyz", 500);
-    becomes(agent, "/app-health/web/readyz", 500);
-    becomes(agent, "/app-health/web/livez", 200);
-    becomes(agent, "/app-health/web/startupz", 503);
-    becomes(agent, "/app-health/other/readyz", 404);
+    wait_for_status(agent, "/app-health/web/readyz", 500);
+    wait_for_status(agent, "/app-health/web/readyz", 500);
+    wait_for_status(agent, "/app-health/web/livez", 200);
+    wait_for_status(agent, "/app-health/web/startupz", 503);
+    wait_for_status(agent, "/app-health/other/readyz", 404);
     healthy.store(true, Ordering::SeqCst);
-    becomes(agent, "/app-health/web/readyz", 200);
+    wait_for_status(agent, "/app-health/web/readyz", 200);
     // There is one line for each change, regardless of the number of probes in between.
     let log = process.log();
     let lines = |words: &str| {
@@ -158,8 +158,10 @@ fn grpc_probe_returns_the_status_of_the_health_service() {
     pod.environment.push(("STRAIT_APP_PROBES", probes.to_owned()));
     let _served = crate::authority::serve_health(service);
     let _agent = start(&pod);
-    becomes(pod.port(15020), "/app-health/api/livez", 200);
-    assert!(becomes(pod.port(15020), "/app-health/api/readyz", 503).contains("NOT_SERVING"));
+    wait_for_status(pod.port(15020), "/app-health/api/livez", 200);
+    assert!(
+        wait_for_status(pod.port(15020), "/app-health/api/readyz", 503).contains("NOT_SERVING")
+    );
 }
 
 #[test]

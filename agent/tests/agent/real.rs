@@ -43,10 +43,10 @@ fn serials(pod: &Pod) -> Result<BTreeSet<String>, String> {
     let (_, body) = http(pod.port(15000), "GET /certs")?;
     let start = body.find('{').ok_or_else(|| body.clone())?;
     let end = body.rfind('}').ok_or_else(|| body.clone())?;
-    let told: Value =
+    let certs: Value =
         serde_json::from_str(&body[start..=end]).map_err(|error| format!("{error}: {body}"))?;
     let list = |of: &Value, key: &str| of[key].as_array().cloned().unwrap_or_default();
-    let chains = list(&told, "certificates").into_iter().flat_map(|one| list(&one, "cert_chain"));
+    let chains = list(&certs, "certificates").into_iter().flat_map(|one| list(&one, "cert_chain"));
     let serials: BTreeSet<_> =
         chains.filter_map(|one| Some(one["serial_number"].as_str()?.to_owned())).collect();
     if serials.is_empty() { Err(body) } else { Ok(serials) }

@@ -83,9 +83,9 @@ impl PodNetwork {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.pod, "python3", "-c", SERVER]).args(ports);
         let mut server = command.stdout(Stdio::piped()).spawn().expect("python3");
-        let mut told = String::new();
+        let mut line = String::new();
         let stdout = server.stdout.take().expect("a pipe");
-        std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut told)
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line)
             .expect("it speaks");
         self.server = Some(server);
     }

@@ -101,9 +101,9 @@ fn certificate_stays_during_an_outage_and_is_renewed_afterwards() {
         let log = agent.log();
         if log.contains("STR0955") { pod.secret("cert-chain.pem") } else { Err(log) }
     });
-    let asked = authority.calls().len();
+    let calls = authority.calls().len();
     until("the request is retried", || {
-        if authority.calls().len() > asked + 1 { Ok(()) } else { Err(agent.log()) }
+        if authority.calls().len() > calls + 1 { Ok(()) } else { Err(agent.log()) }
     });
     assert_eq!(pod.secret("cert-chain.pem").expect("there"), kept);
     authority.refuse(None);
@@ -211,12 +211,12 @@ fn drain_until_idle_ends_with_the_last_connection() {
     });
     let (mut agent, envoy) = started(&pod);
     agent.signal(Signal::TERM);
-    let asked = |least: usize| {
+    let has_requests = |least: usize| {
         let requests = answers.requests();
         let count = requests.iter().filter(|line| line.contains("cx_active")).count();
         if count >= least { Ok(()) } else { Err(format!("{requests:?}")) }
     };
-    until("the agent has checked twice", || asked(2));
+    until("the agent has checked twice", || has_requests(2));
     assert!(runs(envoy), "a connection is left");
     held.store(false, std::sync::atomic::Ordering::SeqCst);
     agent.ended();

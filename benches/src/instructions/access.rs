@@ -84,7 +84,7 @@ pub(crate) fn edit_for_10_of_1000() -> Case {
         let labels = before.known_labels(&proxy).cloned();
         let stand =
             ProxyLocation { proxy: Arc::new(proxy), network: NetworkId::default(), whereabouts };
-        subscription.stand(stand, view, labels.as_ref());
+        subscription.set_location(stand, view, labels.as_ref());
         subscriptions.push(subscription);
     }
     let cache = Cache::default();

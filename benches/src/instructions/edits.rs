@@ -106,7 +106,7 @@ pub(crate) fn rule(hosts: Hosts, clients: Clients) -> Case {
                 network: NetworkId::default(),
                 whereabouts,
             };
-            subscription.stand(stand, view, None);
+            subscription.set_location(stand, view, None);
             (subscription, client)
         })
         .collect();

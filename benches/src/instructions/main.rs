@@ -163,7 +163,7 @@ fn cluster_that_tells(
     endpoints: usize,
     salt: usize,
 ) -> (Offline, Contents) {
-    let mut cluster = Offline::new(usize::MAX).telling(metadata);
+    let mut cluster = Offline::new(usize::MAX).with_metadata(metadata);
     for service in 0..services {
         tell(&mut cluster, "services", Json, &objects::service(service));
         for number in 0..endpoints {

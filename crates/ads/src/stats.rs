@@ -243,7 +243,7 @@ impl Stats {
             single(
                 "strait_certificate_requests_total",
                 "Requests for certificates.",
-                &self.issued.asked,
+                &self.issued.requested,
             ),
             single(
                 "strait_certificates_issued_total",
@@ -266,7 +266,11 @@ impl Stats {
                 &self.audit_mismatches,
             ),
             // The names of Istio's metrics, for dashboards that were made for Istio.
-            single("citadel_server_csr_count", "Requests for certificates.", &self.issued.asked),
+            single(
+                "citadel_server_csr_count",
+                "Requests for certificates.",
+                &self.issued.requested,
+            ),
             single(
                 "citadel_server_success_cert_issuance_count",
                 "Certificates issued to callers.",

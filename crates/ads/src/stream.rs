@@ -163,7 +163,11 @@ impl AdmittedStream {
         let (network, whereabouts) = self.entry.connection().place();
         let stand = ProxyLocation { proxy: Arc::clone(&self.proxy), network, whereabouts };
         let labels = context.known_labels(&self.proxy);
-        self.subscription.stand(stand, self.proxy_config(context, cache).view_class(), labels);
+        self.subscription.set_location(
+            stand,
+            self.proxy_config(context, cache).view_class(),
+            labels,
+        );
     }
 
     /// Returns whether everything that was known of the proxy's cluster has been withdrawn. In this

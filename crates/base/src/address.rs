@@ -246,8 +246,8 @@ mod tests {
             assert_eq!(judged(bad), Some(kind), "{bad}");
             // The list includes the translator's own prefix, which contains the unspecified address
             // 0.0.0.0.
-            let of_nobody = (good == "64:ff9b::").then_some(ReservedAddress::Unspecified);
-            assert_eq!(judged(good), of_nobody, "{good}");
+            let expected = (good == "64:ff9b::").then_some(ReservedAddress::Unspecified);
+            assert_eq!(judged(good), expected, "{good}");
         }
         assert_eq!(judged("64:ff9b:1::"), Some(ReservedAddress::Unspecified));
     }

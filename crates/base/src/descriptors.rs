@@ -23,7 +23,7 @@ use crate::{codes, process};
 /// Initial and maximum pause if the system cannot accept.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
 /// Minimum time between two reports of exhaustion.
-const TOLD_EVERY: Duration = Duration::from_secs(60);
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 /// Descriptors for connections to one API server over HTTP/2: the connection and its replacement.
 /// Over HTTP/1.1 it would be ten.
 const PER_MEMBER: u64 = 2;
@@ -37,7 +37,7 @@ const PLENTY: u64 = 1 << 20;
 pub struct Descriptors {
     exhausted: AtomicU64,
     needed: AtomicU64,
-    told: Mutex<Option<Instant>>,
+    reported_at: Mutex<Option<Instant>>,
 }
 
 /// A snapshot of the statistics.
@@ -63,7 +63,7 @@ impl Descriptors {
             limit: process::descriptors_max(),
             needed: self.needed.load(Ordering::Relaxed),
             exhausted: self.exhausted.load(Ordering::Relaxed),
-            exhausted_ago: self.told().map(|at| at.elapsed()),
+            exhausted_ago: self.reported_at().map(|at| at.elapsed()),
         }
     }
 
@@ -87,11 +87,11 @@ impl Descriptors {
     /// Records that no descriptor was free for a connection.
     fn met_none(&self, port: &'static str) {
         self.exhausted.fetch_add(1, Ordering::Relaxed);
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.is_some_and(|at| at.elapsed() < TOLD_EVERY) {
+        let mut reported_at = self.reported_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if reported_at.is_some_and(|at| at.elapsed() < REPORT_INTERVAL) {
             return;
         }
-        *told = Some(Instant::now());
+        *reported_at = Some(Instant::now());
         let code = &codes::DESCRIPTORS;
         let limit = process::descriptors_max();
         error!(
@@ -102,8 +102,8 @@ impl Descriptors {
         );
     }
 
-    fn told(&self) -> Option<Instant> {
-        *self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn reported_at(&self) -> Option<Instant> {
+        *self.reported_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -35,13 +35,13 @@ pub fn replace(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
 /// # Errors
 /// Returns the error of the system.
 pub fn replace_all(files: &[WantedFile<'_>]) -> io::Result<()> {
-    let beside: Vec<_> = files.iter().map(|(path, ..)| beside(path)).collect();
-    let all = || beside.iter().zip(files);
+    let new_paths: Vec<_> = files.iter().map(|(path, ..)| temporary_path(path)).collect();
+    let all = || new_paths.iter().zip(files);
     let replaced = all()
         .try_for_each(|(new, (_, contents, mode))| create(new, contents, *mode))
         .and_then(|()| all().try_for_each(|(new, (path, ..))| fs::rename(new, path)));
     if replaced.is_err() {
-        for new in &beside {
+        for new in &new_paths {
             let _ = fs::remove_file(new);
         }
     }
@@ -66,7 +66,7 @@ pub fn create_folder(path: &Path, files: &[(&str, &str, u32)]) -> io::Result<()>
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
     }
-    let new = beside(path);
+    let new = temporary_path(path);
     let written = DirBuilder::new()
         .mode(0o700)
         .create(&new)
@@ -123,7 +123,7 @@ fn create(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
 }
 
 /// Returns an unused name in the same directory, because a rename cannot cross file systems.
-fn beside(path: &Path) -> PathBuf {
+fn temporary_path(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.{:016x}", rand::random::<u64>()))
 }

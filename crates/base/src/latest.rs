@@ -7,7 +7,9 @@ use tokio::sync::watch;
 pub fn publish_change<T: PartialEq>(sender: &watch::Sender<T>, value: T) -> bool {
     sender.send_if_modified(|current| {
         let differs = *current != value;
-        *current = value;
+        if differs {
+            *current = value;
+        }
         differs
     })
 }

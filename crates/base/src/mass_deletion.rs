@@ -11,7 +11,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 /// Time after which a doubtful list is requested again.
-pub const ASK_AGAIN: Duration = Duration::from_secs(3);
+pub const CONFIRM_AFTER: Duration = Duration::from_secs(3);
 /// Minimum time between a doubtful list and its confirmation. An earlier list may have been sent
 /// already.
 const APART: Duration = Duration::from_secs(2);
@@ -59,20 +59,20 @@ impl<K> GuardedPart<K> {
 /// The lists that wait for confirmation, by a key that the source chooses.
 #[derive(Debug)]
 pub struct MassDeletionGuard<K> {
-    waiting: BTreeMap<K, Doubt>,
+    waiting: BTreeMap<K, UnconfirmedList>,
     doubted: u64,
 }
 
 /// A list that waits for confirmation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Doubt {
+pub struct UnconfirmedList {
     since: Instant,
     known: usize,
     found: usize,
     lacking: Vec<String>,
 }
 
-impl fmt::Display for Doubt {
+impl fmt::Display for UnconfirmedList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { known, found, lacking, .. } = self;
         write!(f, "has {found} of {known} known objects")?;
@@ -96,7 +96,8 @@ impl<K> Default for MassDeletionGuard<K> {
 
 impl<K: Ord> MassDeletionGuard<K> {
     /// Returns whether a list with `found` of the `known` objects applies. If it does not, the
-    /// caller must request it again after [`ASK_AGAIN`] and keep the missing objects until then.
+    /// caller must request it again after [`CONFIRM_AFTER`] and keep the missing objects until
+    /// then.
     pub fn admits(&mut self, of: K, known: usize, found: usize, now: Instant) -> bool {
         self.admits_all([GuardedPart::of(of, known, found)], now)
     }
@@ -113,15 +114,16 @@ impl<K: Ord> MassDeletionGuard<K> {
         for GuardedPart { of, known, found, lacking } in parts {
             if !lacks_most(known, found) {
                 self.waiting.remove(&of);
-            } else if let Some(doubt) = self.waiting.get_mut(&of) {
-                (doubt.known, doubt.found, doubt.lacking) = (known, found, lacking);
+            } else if let Some(unconfirmed) = self.waiting.get_mut(&of) {
+                (unconfirmed.known, unconfirmed.found, unconfirmed.lacking) =
+                    (known, found, lacking);
                 // If the list waits for another part, this part stays confirmed.
-                match now.duration_since(doubt.since) >= APART {
+                match now.duration_since(unconfirmed.since) >= APART {
                     true => repeated.push(of),
                     false => all = false,
                 }
             } else {
-                self.waiting.insert(of, Doubt { since: now, known, found, lacking });
+                self.waiting.insert(of, UnconfirmedList { since: now, known, found, lacking });
                 self.doubted += 1;
                 all = false;
             }
@@ -138,7 +140,7 @@ impl<K: Ord> MassDeletionGuard<K> {
     }
 
     /// Returns the lists that wait for confirmation.
-    pub fn waiting(&self) -> impl Iterator<Item = (&K, &Doubt)> {
+    pub fn waiting(&self) -> impl Iterator<Item = (&K, &UnconfirmedList)> {
         self.waiting.iter()
     }
 
@@ -181,9 +183,10 @@ mod tests {
         assert!(guard.admits_all([all(), half], at(0)));
         let denying = || GuardedPart::of("denying", 4, 0).lacking(["a", "b", "c", "d"]);
         assert!(!guard.admits_all([all(), denying()], at(1)));
-        let told: Vec<_> = guard.waiting().map(|(of, doubt)| format!("{of} {doubt}")).collect();
+        let texts: Vec<_> =
+            guard.waiting().map(|(of, unconfirmed)| format!("{of} {unconfirmed}")).collect();
         let text = "denying has 0 of 4 known objects (lacking a, b, c and 1 more); waiting for confirmation";
-        assert_eq!(told, [text]);
+        assert_eq!(texts, [text]);
         // Another part becomes doubtful later. The part that is confirmed by then does not restart.
         let most = || GuardedPart::of("all", 100, 49);
         assert!(!guard.admits_all([most(), denying()], at(4)));
@@ -209,8 +212,9 @@ mod tests {
         let at = |seconds| start + Duration::from_secs(seconds);
         assert!(guard.admits("pods", 10, 5, at(0)), "half is not most");
         assert!(!guard.admits("pods", 10, 0, at(0)));
-        let told: Vec<_> = guard.waiting().map(|(of, doubt)| format!("{of} {doubt}")).collect();
-        assert_eq!(told, ["pods has 0 of 10 known objects; waiting for confirmation"]);
+        let texts: Vec<_> =
+            guard.waiting().map(|(of, unconfirmed)| format!("{of} {unconfirmed}")).collect();
+        assert_eq!(texts, ["pods has 0 of 10 known objects; waiting for confirmation"]);
         assert!(!guard.admits("pods", 10, 0, at(1)), "that list was already in transit");
         assert!(!guard.admits("nodes", 3, 1, at(1)), "each for itself");
         assert!(guard.admits("pods", 10, 1, at(3)), "a confirmation");

@@ -117,7 +117,7 @@ impl SourceFacts {
     }
 
     /// Records a valid response.
-    pub fn heard(&mut self, now: SystemTime) {
+    pub fn responded(&mut self, now: SystemTime) {
         self.last_contact = Some(now);
         self.trouble = None;
     }
@@ -405,7 +405,7 @@ mod tests {
         assert_eq!(facts.state(at(29), contact_timeout), SourceState::Syncing);
         assert_eq!(facts.state(at(30), contact_timeout), SourceState::Timeout);
         facts.synced = true;
-        facts.heard(at(40));
+        facts.responded(at(40));
         assert_eq!(facts.state(at(4000), contact_timeout), SourceState::Live);
         facts.failed(at(50), "refused".into(), &codes::CONSUL_UNREACHABLE);
         facts.failed(at(55), "refused again".into(), &codes::CONSUL_UNREACHABLE);
@@ -416,7 +416,7 @@ mod tests {
         );
         assert_eq!(facts.state(at(60), contact_timeout), SourceState::Stale);
         assert_eq!((facts.failures, facts.last_contact), (2, Some(at(40))));
-        facts.heard(at(61));
+        facts.responded(at(61));
         assert_eq!(facts.state(at(100), contact_timeout), SourceState::Live);
     }
 

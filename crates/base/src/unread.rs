@@ -25,7 +25,7 @@ pub struct UnreadFields {
 
 impl UnreadFields {
     /// Returns the paths of the fields, each with a message.
-    pub fn told(self) -> impl Iterator<Item = (String, String)> {
+    pub fn into_messages(self) -> impl Iterator<Item = (String, String)> {
         let Self { paths, more } = self;
         let last = paths.len().saturating_sub(1);
         paths.into_iter().enumerate().map(move |(at, path)| {

@@ -72,11 +72,11 @@ pub fn verifying_keys(text: &str) -> Result<String, String> {
 
 /// Joins the first problems and the number of further ones.
 fn few(facts: &[String]) -> String {
-    let (said, further) = facts.split_at(facts.len().min(FACTS_MAX));
-    match (said, further.len()) {
+    let (listed, further) = facts.split_at(facts.len().min(FACTS_MAX));
+    match (listed, further.len()) {
         ([], _) => "it is empty".to_owned(),
-        (_, 0) => said.join("; "),
-        (_, count) => format!("{}; and {count} more", said.join("; ")),
+        (_, 0) => listed.join("; "),
+        (_, count) => format!("{}; and {count} more", listed.join("; ")),
     }
 }
 

@@ -105,7 +105,7 @@ impl Loops {
         let mut idle = tokio::time::interval(IDLE_BEAT);
         idle.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let progress = LoopProgress { name, loops: self.clone() };
-        progress.waits();
+        progress.report_idle();
         Watchdog { progress, idle }
     }
 
@@ -166,7 +166,7 @@ impl LoopProgress {
     }
 
     /// Reports that the loop waits for work.
-    pub fn waits(&self) {
+    pub fn report_idle(&self) {
         self.report(None, Instant::now());
     }
 
@@ -197,7 +197,7 @@ impl Watchdog {
 
     /// Reports that the loop waits for work.
     pub fn beat(&self) {
-        self.progress.waits();
+        self.progress.report_idle();
     }
 
     /// Waits until a loop without work should report.

@@ -26,7 +26,7 @@ use strait_rules::traffic::selection::Selection;
 
 /// The request to explain.
 #[derive(Debug, Clone, Default)]
-pub struct AskedRequest {
+pub struct AccessQuery {
     /// Caller: `NAMESPACE/ACCOUNT` or a SPIFFE ID; `None` for a caller in plain text.
     pub from: Option<String>,
     /// Path of the request; `/` by default.
@@ -60,26 +60,26 @@ pub fn explain_policy(
     context: &PushContext,
     proxy: &Proxy,
     network: &NetworkId,
-    asked: &AskedRequest,
+    query: &AccessQuery,
 ) -> Result<PolicyExplanation, String> {
-    if let Some(method) = asked.method.as_deref().filter(|one| !is_header_name(one)) {
+    if let Some(method) = query.method.as_deref().filter(|one| !is_header_name(one)) {
         return Err(format!("{method:?} is not an HTTP method such as GET"));
     }
-    if asked.port == Some(0) {
+    if query.port == Some(0) {
         return Err("0 is not a port from 1 to 65535".to_owned());
     }
     let access = context.access_of(proxy);
-    let mode = match asked.port {
+    let mode = match query.port {
         Some(port) => access.modes.of_port(port),
         None => &access.modes.rest,
     };
-    let identity = asked.from.as_deref().map(|from| spiffe_id(context, from)).transpose()?;
+    let identity = query.from.as_deref().map(|from| spiffe_id(context, from)).transpose()?;
     let request = AccessRequest {
         // A port that accepts only plain text receives no client certificate.
         identity: identity.clone().filter(|_| mode.mode != PeerMode::Disable),
-        headers: headers(asked),
-        path: Some(normalization(context, proxy, &access).applied(path(asked))),
-        port: asked.port,
+        headers: headers(query),
+        path: Some(normalization(context, proxy, &access).applied(path(query))),
+        port: query.port,
         destination: proxy.addresses.first().copied(),
         ..AccessRequest::default()
     };
@@ -184,14 +184,14 @@ fn spiffe_id(context: &PushContext, from: &str) -> Result<String, String> {
     }
 }
 
-fn headers(asked: &AskedRequest) -> BTreeMap<String, String> {
-    let method = asked.method.clone().unwrap_or_else(|| "GET".to_owned());
-    let host = asked.host.clone().map(|host| (":authority".to_owned(), host));
+fn headers(query: &AccessQuery) -> BTreeMap<String, String> {
+    let method = query.method.clone().unwrap_or_else(|| "GET".to_owned());
+    let host = query.host.clone().map(|host| (":authority".to_owned(), host));
     host.into_iter().chain([(":method".to_owned(), method)]).collect()
 }
 
-fn path(asked: &AskedRequest) -> &str {
-    let path = asked.path.as_deref().unwrap_or("/");
+fn path(query: &AccessQuery) -> &str {
+    let path = query.path.as_deref().unwrap_or("/");
     path.split(['?', '#']).next().unwrap_or_default()
 }
 
@@ -235,11 +235,11 @@ pub(super) fn policy_states(
     context: &PushContext,
     proxies: &[&Proxy],
     workloads_known: bool,
-    is_asked: impl Fn(&PolicyName) -> bool,
+    is_requested: impl Fn(&PolicyName) -> bool,
 ) -> Vec<(ObjectKey, ConfigState)> {
     // Filtered first, because the status of a policy requires a search of all workloads.
-    let asked = context.access.reports().filter(|(name, _)| is_asked(name));
-    let states = asked.map(|(name, report)| {
+    let reports = context.access.reports().filter(|(name, _)| is_requested(name));
+    let states = reports.map(|(name, report)| {
         let concerns = |proxy: &&&Proxy| is_for(context, name, proxy);
         let (of_peer, loss) = of_peer(context, name);
         let state = match report.state {
@@ -255,8 +255,8 @@ pub(super) fn policy_states(
             PolicyState::InForce if loss == PeerLoss::Part => ObjectStanding::Partly,
             PolicyState::InForce => ObjectStanding::InForce,
         };
-        let told = report.faults.iter();
-        let told = told.map(|fault| ConfigReason::new(fault.code, &*fault.path, &*fault.text));
+        let faults = report.faults.iter();
+        let faults = faults.map(|fault| ConfigReason::new(fault.code, &*fault.path, &*fault.text));
         let found = warnings(context, name)
             .into_iter()
             .chain(has_no_rules(context, name).then(|| {
@@ -279,7 +279,7 @@ pub(super) fn policy_states(
             cluster: None,
             state,
             proxies: proxies.iter().filter(concerns).count(),
-            reasons: told.chain(found).collect(),
+            reasons: faults.chain(found).collect(),
         };
         (name.key(), state)
     });
@@ -406,18 +406,18 @@ fn of_provider(
         return None;
     }
     let path = "spec.provider".to_owned();
-    let asking: Vec<_> = proxies
+    let authorizers: Vec<_> = proxies
         .iter()
         .filter(|proxy| !proxy.is_proxyless() && is_for(context, name, proxy))
         .map(|proxy| context.authorizer_of(provider, proxy))
         .collect();
-    let found = if asking.is_empty() {
+    let found = if authorizers.is_empty() {
         let cluster = context.settings.config_cluster.clone().unwrap_or_default();
         let client =
             RuleClient { namespace: &policy.name.namespace, selection: &Selection::default() };
         vec![context.authorizer(provider, client, &cluster)]
     } else {
-        asking
+        authorizers
     };
     let faults = found.iter().filter(|found| found.is_err()).count();
     if let Some(fault) = found.iter().find_map(|found| found.as_ref().err()) {
@@ -453,7 +453,7 @@ fn on_libraries(
     let concerned = |proxy: &&&Proxy| proxy.is_proxyless() && is_for(context, name, proxy);
     let servers: Vec<_> = proxies.iter().filter(concerned).collect();
     let first = servers.first()?;
-    let told = |code, path: &str, what: &str| {
+    let finding = |code, path: &str, what: &str| {
         let more = match servers.len() {
             1 => String::new(),
             count => format!(" and {} more", count - 1),
@@ -469,12 +469,12 @@ fn on_libraries(
                 AuthorizationAction::Allow => "a rule with this condition allows nothing there",
                 _ => "the rule ignores this condition there, and denies more",
             };
-            told(&codes::ACCESS_ON_LIBRARY, &format!("spec.{}", lost.place), what)
+            finding(&codes::ACCESS_ON_LIBRARY, &format!("spec.{}", lost.place), what)
         }
         PolicyKind::Request => {
             let what =
                 "tokens are not verified there, and no request is rejected because of a token";
-            told(&codes::ACCESS_ON_LIBRARY, "spec.jwtRules", what)
+            finding(&codes::ACCESS_ON_LIBRARY, "spec.jwtRules", what)
         }
         PolicyKind::Peer => {
             let refuses = |proxy: &&&&Proxy| {

@@ -78,7 +78,7 @@ impl<'a> PolicyFindings<'a> {
                 AuthorizationAction::Deny => found.extend(self.plain_text(rule)),
                 AuthorizationAction::Allow => {
                     found.extend(self.never_allows(rule));
-                    found.extend(self.nobody_is_allowed(rule));
+                    found.extend(self.plain_text_is_allowed(rule));
                 }
                 AuthorizationAction::Audit | AuthorizationAction::Custom(_) => {}
             }
@@ -92,7 +92,7 @@ impl<'a> PolicyFindings<'a> {
     /// not match it.
     fn plain_text(&self, rule: &AuthorizationRule) -> Option<PolicyFinding> {
         let clause = rule.clauses().find(|one| !one.negated && is_of_identity(one))?;
-        self.takes_plain_text(rule).then(|| {
+        self.accepts_plain_text(rule).then(|| {
             let text = "clients in plain text have no identity and are not denied, and the workloads accept plain \
                         text";
             (&codes::ACCESS_PLAIN_TEXT, format!("spec.{}", clause.place), text.to_owned())
@@ -101,20 +101,20 @@ impl<'a> PolicyFindings<'a> {
 
     /// F-23, inverse: a client without a certificate has no identity, so an ALLOW rule with an
     /// excluded identity matches it.
-    fn nobody_is_allowed(&self, rule: &AuthorizationRule) -> Option<PolicyFinding> {
-        let asks =
+    fn plain_text_is_allowed(&self, rule: &AuthorizationRule) -> Option<PolicyFinding> {
+        let requires_identity =
             |clauses: &[Clause]| clauses.iter().any(|one| !one.negated && is_of_identity(one));
         let nothing = Box::default();
         let sources =
             if rule.from.is_empty() { std::slice::from_ref(&nothing) } else { &rule.from };
-        let mut open = sources.iter().filter(|clauses| !asks(clauses)).peekable();
-        if asks(&rule.when) {
+        let mut open = sources.iter().filter(|clauses| !requires_identity(clauses)).peekable();
+        if requires_identity(&rule.when) {
             return None;
         }
         open.peek()?;
         let mut clauses = open.flat_map(|clauses| clauses.iter()).chain(&rule.when);
         let clause = clauses.find(|one| one.negated && is_of_identity(one))?;
-        self.takes_plain_text(rule).then(|| {
+        self.accepts_plain_text(rule).then(|| {
             let text = "clients in plain text have no identity, are not excluded and are allowed, and the workloads \
                         accept plain text";
             (&codes::ACCESS_PLAIN_TEXT, format!("spec.{}", clause.place), text.to_owned())
@@ -122,7 +122,7 @@ impl<'a> PolicyFindings<'a> {
     }
 
     /// Returns whether workloads accept plain text at the ports of a rule.
-    fn takes_plain_text(&self, rule: &AuthorizationRule) -> bool {
+    fn accepts_plain_text(&self, rule: &AuthorizationRule) -> bool {
         let ports = ports_of(rule);
         let takes = |one: &WorkloadAccess<'_>| {
             modes_at(&one.modes, &ports).any(|mode| mode != PeerMode::Strict)
@@ -159,7 +159,7 @@ impl<'a> PolicyFindings<'a> {
         if self.context.access.request(&self.name.object)?.rules.is_empty() {
             return None;
         }
-        let asks = |one: &WorkloadAccess<'_>| {
+        let requires_token = |one: &WorkloadAccess<'_>| {
             let mut clauses = one.policies.iter().flat_map(|policy| policy.clauses());
             clauses.any(|clause| {
                 clause.any.iter().any(|test| {
@@ -167,7 +167,7 @@ impl<'a> PolicyFindings<'a> {
                 })
             })
         };
-        let count = self.workloads.iter().filter(|one| !asks(one)).count();
+        let count = self.workloads.iter().filter(|one| !requires_token(one)).count();
         (count > 0).then(|| {
             let text = format!(
                 "requests without a token pass: no AuthorizationPolicy requires one {}",

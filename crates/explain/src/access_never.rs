@@ -26,8 +26,8 @@ pub(super) fn never_matching(
     let names_ports = policy.clauses().flat_map(|clause| &clause.any).any(is_port);
     let name = policy.policy_name();
     let served = names_ports.then(|| ServedPorts::of(context, &name, &policy.selector)).flatten();
-    let said = context.mesh.path_normalization;
-    let normalization = PathNormalization::of(said, policy.looks_at_paths());
+    let option = context.mesh.path_normalization;
+    let normalization = PathNormalization::of(option, policy.looks_at_paths());
     Values { normalization, served }.all(policy)
 }
 

@@ -84,12 +84,12 @@ impl PolicyPorts<'_> {
             })
         };
         let of_gateway = || look.ports.is_empty().then(|| self.bytes_at_gateways()).flatten();
-        let of_nobody = || {
+        let for_unknown_workloads = || {
             let unknown =
                 !self.workloads_known && look.ports.is_empty() && self.services().next().is_none();
             unknown.then(|| "on ports that are not HTTP".to_owned())
         };
-        let place = of_service().or_else(of_gateway).or_else(of_nobody)?;
+        let place = of_service().or_else(of_gateway).or_else(for_unknown_workloads)?;
         let text = format!(
             "{place} the rule ignores this condition, and denies every connection that the rest of the rule matches"
         );
@@ -134,21 +134,21 @@ impl PolicyPorts<'_> {
         self.proxies.iter().find(calls).copied()
     }
 
-    /// Returns the first result of `say` for a port of a Service that routes to a selected
-    /// workload. Calls `say` with the Service, the port and the workload.
+    /// Returns the first result of `describe` for a port of a Service that routes to a selected
+    /// workload. Calls `describe` with the Service, the port and the workload.
     fn served<T>(
         &self,
-        is_meant: impl Fn(&Port) -> bool,
-        say: impl Fn(&Service, &Port, AccessSubject<'_>) -> Option<T>,
+        matches: impl Fn(&Port) -> bool,
+        describe: impl Fn(&Service, &Port, AccessSubject<'_>) -> Option<T>,
     ) -> Option<T> {
         let mut leading = self.services().filter(|service| !service.selector.is_empty());
         leading.find_map(|service| {
             // Most services have no such port, so their workloads are not searched.
-            let mut meant = service.ports.iter().filter(|port| is_meant(port)).peekable();
-            meant.peek()?;
+            let mut matching = service.ports.iter().filter(|port| matches(port)).peekable();
+            matching.peek()?;
             let labels = &self.behind(service)?;
             let subject = AccessSubject { namespace: &service.namespace, labels, is_known: true };
-            meant.find_map(|port| say(service, port, subject))
+            matching.find_map(|port| describe(service, port, subject))
         })
     }
 

@@ -63,11 +63,11 @@ pub(super) fn lines(
     let of =
         service.shards.iter().find(|shard| shard.service.resolution == service.primary.resolution);
     let cluster = of.map(|shard| shard.key.cluster.to_string()).unwrap_or_default();
-    let mut told = NameAnswer { view, service, by_name, cluster, taken: false };
+    let mut lines = NameAnswer { view, service, by_name, cluster, taken: false };
     let endpoints: Vec<_> = by_name
         .endpoints
         .iter()
-        .filter_map(|one| told.line(one, *one.ports.get(&port.name)?))
+        .filter_map(|one| lines.line(one, *one.ports.get(&port.name)?))
         .collect();
     let mut clusters: Vec<ClusterLine> = Vec::new();
     for endpoint in &endpoints {

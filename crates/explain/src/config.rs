@@ -84,7 +84,7 @@ pub struct WaitingConfiguration {
     pub mesh: Arc<MeshConfig>,
     /// Whether it is being rolled out gradually. If not, it waits until the held configuration is
     /// released.
-    pub is_let_out: bool,
+    pub rolls_out_gradually: bool,
     /// Differences from the held configuration.
     pub what: Arc<Waiting>,
 }
@@ -260,16 +260,16 @@ impl<'a> ConfigView<'a> {
         query: &ConfigQuery,
         of: impl Fn(&ObjectKey) -> bool,
     ) -> Vec<(ObjectKey, ConfigState)> {
-        let asked =
+        let is_selected =
             |key: &ObjectKey| query.selects(&key.kind, &key.namespace, &key.name) && of(key);
-        let keys = self.reports.objects.iter().map(|(key, _)| key).filter(|key| asked(key));
+        let keys = self.reports.objects.iter().map(|(key, _)| key).filter(|key| is_selected(key));
         let mut states: Vec<_> =
             keys.filter_map(|key| Some((ObjectKey::clone(key), self.state(key)?))).collect();
         let policies = policy_states(
             self.context,
             self.clients.proxies(),
             self.services_known,
-            |name: &PolicyName| asked(&name.key()),
+            |name: &PolicyName| is_selected(&name.key()),
         );
         states.extend(policies);
         states.iter_mut().for_each(|(_, state)| note_unread(state, &self.reports.unread));
@@ -335,9 +335,9 @@ impl<'a> ConfigView<'a> {
 
     /// Returns the standing of a traffic object and the finding about it.
     fn found(&self, report: &TrafficReport) -> (ObjectStanding, Finding) {
-        let mut told = report.state.reasons.clone();
+        let mut reasons = report.state.reasons.clone();
         let Some((stored, object)) = report.good() else {
-            return (ObjectStanding::Refused, Finding { reasons: told, ..Finding::default() });
+            return (ObjectStanding::Refused, Finding { reasons, ..Finding::default() });
         };
         let found = match object {
             TrafficObject::DestinationRule(rule) => self.destination_rule(rule, &stored.to_value()),
@@ -357,13 +357,13 @@ impl<'a> ConfigView<'a> {
         if report.state.refused {
             // The active version differs from the version that the object's owner sees.
             let text = "the last valid version stays active";
-            told.push(Reason::warning(&codes::TRAFFIC_LAST_GOOD, "spec", text));
-            let finding = Finding { reasons: told, proxies: found.proxies, standing: None };
+            reasons.push(Reason::warning(&codes::TRAFFIC_LAST_GOOD, "spec", text));
+            let finding = Finding { reasons, proxies: found.proxies, standing: None };
             return (ObjectStanding::Refused, finding);
         }
         let mut found = found;
-        told.append(&mut found.reasons);
-        found.reasons = told;
+        reasons.append(&mut found.reasons);
+        found.reasons = reasons;
         self.note_effect(object, &stored.to_value(), &mut found);
         let is_partly = found.reasons.iter().any(|reason| reason.is_lost);
         let by_parts = if is_partly { ObjectStanding::Partly } else { ObjectStanding::InForce };
@@ -395,7 +395,7 @@ fn note_waiting(state: &mut ConfigState, waiting: &WaitingConfiguration) {
         state.state = ObjectStanding::Waiting;
     }
     state.proxies = 0;
-    let (code, text) = match waiting.is_let_out {
+    let (code, text) = match waiting.rolls_out_gradually {
         true => (&codes::ROLLOUT_RUNS, "the new version is being rolled out gradually"),
         false => (
             &codes::HELD,

@@ -32,7 +32,7 @@ mod withheld;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
-pub use self::access::{AskedRequest, explain_policy, is_for, transition_by};
+pub use self::access::{AccessQuery, explain_policy, is_for, transition_by};
 pub use self::access_snapshot::access_snapshot;
 pub use self::config::{
     ConfigQuery, ConfigReports, ConfigView, CredentialFault, MemberReports, WaitingConfiguration,
@@ -159,8 +159,8 @@ pub fn explain(
             let is_other_family = decided == Err(WithheldReason::EndpointFamily);
             is_sent && (is_other_family || decided.is_ok() && endpoint.address.is_ipv6())
         });
-        let is_asked = |shown: &str| address == Some(shown);
-        if is_repeated && !is_asked(&endpoint.address.to_string()) {
+        let is_requested = |shown: &str| address == Some(shown);
+        if is_repeated && !is_requested(&endpoint.address.to_string()) {
             continue;
         }
         let group = groups.entry((shard, network)).or_default();
@@ -170,8 +170,8 @@ pub fn explain(
         });
         let shown = endpoint.address.to_string();
         if address.is_none_or(|wanted| wanted == shown) {
-            let asked = Decision { context, view, service, shard, endpoint, network };
-            let mut line = asked.line(&decided);
+            let decision = Decision { context, view, service, shard, endpoint, network };
+            let mut line = decision.line(&decided);
             line.priority = rank(&ranks, endpoint, &decided);
             line.additional = other.map(|(_, address)| address.to_string());
             endpoints.push(line);
@@ -240,7 +240,7 @@ fn other_addresses<'a>(
 /// Returns notes about definitions of a host that have no effect, or that lose against other
 /// definitions.
 fn notes(context: &PushContext, service: &MergedService) -> Vec<String> {
-    let told = context.entries.notes(service.hostname()).iter().cloned();
+    let notes = context.entries.notes(service.hostname()).iter().cloned();
     let conflicts = service.conflicts.iter().map(|conflict| {
         let shown = |cluster: &ClusterId| match cluster.as_str() {
             "" => "entries".to_owned(),
@@ -251,7 +251,7 @@ fn notes(context: &PushContext, service: &MergedService) -> Vec<String> {
         let each = if field == "ports" { "all are served; for ports that differ, " } else { "" };
         format!("{field}: {each}{winner} wins over {}", losers.join(", "))
     });
-    told.chain(conflicts).collect()
+    notes.chain(conflicts).collect()
 }
 
 /// Returns the priority of each sent address; empty if all have the same priority.
@@ -261,14 +261,16 @@ fn ranks(
     service: &MergedService,
     port: u16,
 ) -> BTreeMap<SocketAddr, u32> {
-    let wishes = service.primary.prefers != Distribution::Any;
+    let has_preference = service.primary.prefers != Distribution::Any;
     let is_usual = context.mesh.usual_limits.outlier_detection.is_some();
-    if !wishes && !is_usual && !context.traffic.destination_rules.place(service.hostname().as_str())
+    if !has_preference
+        && !is_usual
+        && !context.traffic.destination_rules.place(service.hostname().as_str())
     {
         return BTreeMap::new();
     }
     let groups = assignment(context, view, service, port).localities;
-    if !wishes && groups.iter().all(|group| group.priority == 0) {
+    if !has_preference && groups.iter().all(|group| group.priority == 0) {
         return BTreeMap::new();
     }
     let members = groups.iter().flat_map(|group| {
@@ -538,8 +540,8 @@ impl Decision<'_> {
     }
 
     /// Returns the policy's own wording.
-    fn ruled(&self, asked: Result<(), PolicyRefusal>) -> String {
-        match asked {
+    fn ruled(&self, decision: Result<(), PolicyRefusal>) -> String {
+        match decision {
             Err(refused) => refused.to_string(),
             Ok(()) => "the policy has just changed".into(),
         }
@@ -566,8 +568,8 @@ impl Decision<'_> {
             WithheldReason::ExportRefused => {
                 let (host, namespace) = (self.service.hostname(), &self.service.primary.namespace);
                 let policy = &self.context.policy;
-                let asked = policy.may_export(&self.shard.cluster, host.as_str(), namespace.as_str());
-                self.ruled(asked)
+                let decision = policy.may_export(&self.shard.cluster, host.as_str(), namespace.as_str());
+                self.ruled(decision)
             }
             WithheldReason::AddressRefused => {
                 self.ruled(self.context.policy.may_use(&self.shard.cluster, endpoint.address))

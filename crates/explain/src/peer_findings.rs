@@ -69,10 +69,11 @@ pub(super) fn of_peer(context: &PushContext, name: &PolicyName) -> (Vec<PolicyFi
                 true => &codes::ACCESS_PEER_MORE_OPEN,
                 false => &codes::ACCESS_PEER_WITHOUT_EFFECT,
             };
-            let meant = served.target_of(*port).map_or_else(String::new, |(host, target)| {
+            let target_note = served.target_of(*port).map_or_else(String::new, |(host, target)| {
                 format!("; Service {host} has that port, and routes to port {target}")
             });
-            let text = format!("no Service routes to port {port} of the selected workloads{meant}");
+            let text =
+                format!("no Service routes to port {port} of the selected workloads{target_note}");
             found.push((code, format!("spec.portLevelMtls.{port}"), text));
         }
     }

@@ -24,7 +24,7 @@ fn steered(policy: &str, clusters: KnownClusters) -> Arc<PushContext> {
     mesh.next_version().expect("a first version").0
 }
 
-fn told(context: &PushContext) -> Explanation {
+fn explanation(context: &PushContext) -> Explanation {
     let view = ViewKey::of(&sidecar("client.ns", "west"), "".into(), Role::Client);
     explain(context, "proxy", (&view, true), "web.ns", None, None).expect("a service")
 }
@@ -59,13 +59,14 @@ fn withheld_endpoints_name_the_policy_rule() {
         ),
         ("", dark, "ready", "STR0605", &format!("cluster east is {why}")),
     ] {
-        let told = told(&steered(policy, clusters));
-        let line = told.endpoints.iter().find(|line| line.cluster == "east").expect("a line");
+        let explanation = explanation(&steered(policy, clusters));
+        let line =
+            explanation.endpoints.iter().find(|line| line.cluster == "east").expect("a line");
         let refused: Vec<_> = line.steps.iter().filter(|step| !step.ok).collect();
         let [refused] = refused.as_slice() else { panic!("one step: {line:#?}") };
         assert_eq!((refused.step, refused.detail.as_str()), (step, detail));
-        assert_eq!(told.clusters[0].code, Some(code));
-        assert_eq!(told.endpoints.iter().filter(|line| line.verdict == "direct").count(), 1);
+        assert_eq!(explanation.clusters[0].code, Some(code));
+        assert_eq!(explanation.endpoints.iter().filter(|line| line.verdict == "direct").count(), 1);
     }
 }
 
@@ -73,13 +74,13 @@ fn withheld_endpoints_name_the_policy_rule() {
 fn preferences_are_reported_in_their_own_wording() {
     let policy =
         "preferences: [{name: home, services: {namespaces: [ns]}, order: [own cluster, east]}]";
-    let told = told(&steered(policy, KnownClusters::default()));
+    let explanation = explanation(&steered(policy, KnownClusters::default()));
     let lines: Vec<_> =
-        told.clusters.iter().map(|line| (line.cluster.as_str(), line.priority)).collect();
+        explanation.clusters.iter().map(|line| (line.cluster.as_str(), line.priority)).collect();
     assert_eq!(lines, [("east", Some(1)), ("west", Some(0))]);
     let words = "home: own cluster, then east, then any other";
-    assert!(told.clusters.iter().all(|line| line.preference.as_deref() == Some(words)));
-    let plain = self::told(&steered("", KnownClusters::default()));
+    assert!(explanation.clusters.iter().all(|line| line.preference.as_deref() == Some(words)));
+    let plain = self::explanation(&steered("", KnownClusters::default()));
     let priorities: Vec<_> = plain.clusters.iter().map(|line| line.priority).collect();
     assert!(priorities.iter().all(Option::is_none), "no preference, no priority: {priorities:?}");
 }
@@ -120,10 +121,10 @@ fn endpoints_that_the_proxy_resolves_are_explained() {
         (Resolution::Passthrough, "(NONE)", &[]),
         (Resolution::Alias("www.example.org".into()), "no cluster has as a service", &[]),
     ] {
-        let told = found(resolution);
-        let how = told.found.as_deref().expect("it says how");
+        let explanation = found(resolution);
+        let how = explanation.found.as_deref().expect("it says how");
         assert!(how.contains(words), "{how}");
-        let lines: Vec<_> = told
+        let lines: Vec<_> = explanation
             .endpoints
             .iter()
             .map(|line| {
@@ -134,7 +135,7 @@ fn endpoints_that_the_proxy_resolves_are_explained() {
             })
             .collect();
         assert_eq!(lines, wanted);
-        let sent: usize = told.clusters.iter().map(|line| line.sent).sum();
+        let sent: usize = explanation.clusters.iter().map(|line| line.sent).sum();
         assert_eq!(sent, wanted.iter().filter(|line| line.ends_with("direct")).count());
     }
     assert_eq!(found(Resolution::ClientSide).found, None);
@@ -150,8 +151,8 @@ fn all_reasons_for_withheld_endpoints_of_a_cluster_are_listed() {
     let endpoints = vec![endpoint("10.0.0.1"), unready, unseen];
     mesh.apply(MeshEvent::Registry(shard("east", 0).with(service("web.ns"), endpoints).built()));
     mesh.apply(MeshEvent::Complete);
-    let told = told(&mesh.next_version().expect("a first version").0);
-    let line = &told.clusters[0];
+    let explanation = explanation(&mesh.next_version().expect("a first version").0);
+    let line = &explanation.clusters[0];
     let also: Vec<_> = line.also.iter().map(|one| (one.reason.as_str(), one.code)).collect();
     assert_eq!((line.reason.as_deref(), line.code), (Some("1 not ready"), Some("STR0420")));
     assert_eq!(also, [("1 whose pod is not known yet", "STR0421")]);
@@ -178,13 +179,13 @@ fn dual_stack_pod_counts_once_by_the_address_that_reaches_it() {
         (false, true, "fd00::1", "10.0.0.1"),
         (true, true, "10.0.0.1", "fd00::1"),
     ] {
-        let told = explained(ipv4, ipv6, None);
-        let [line] = &told.endpoints[..] else { panic!("{:#?}", told.endpoints) };
+        let explanation = explained(ipv4, ipv6, None);
+        let [line] = &explanation.endpoints[..] else { panic!("{:#?}", explanation.endpoints) };
         assert_eq!((line.address.as_str(), line.verdict), (address, "direct"));
         assert_eq!(line.additional.as_deref(), Some(other));
-        assert_eq!((told.clusters[0].sent, told.clusters[0].total), (1, 1));
-        assert_eq!(told.clusters[0].code, None);
-        let asked = explained(ipv4, ipv6, Some(other));
-        assert_eq!(asked.endpoints.len(), 1, "a requested address is explained");
+        assert_eq!((explanation.clusters[0].sent, explanation.clusters[0].total), (1, 1));
+        assert_eq!(explanation.clusters[0].code, None);
+        let requested = explained(ipv4, ipv6, Some(other));
+        assert_eq!(requested.endpoints.len(), 1, "a requested address is explained");
     }
 }

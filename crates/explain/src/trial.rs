@@ -76,7 +76,7 @@ impl TriedMesh {
     pub fn kept_subsets(&self) -> Vec<([Arc<str>; 2], ConfigReason)> {
         let target = |host: &Hostname| self.before.aliases.target(host).clone();
         let all = RetainedSubsets::predict(&self.before.traffic, &self.then.traffic, target);
-        let told = all.into_iter().flat_map(|(rule, subset, by)| {
+        let reasons = all.into_iter().flat_map(|(rule, subset, by)| {
             let text = format!(
                 "{subset} no longer exists, and VirtualService {by} still routes to it: proxies keep it for at most {} s, then requests to it \
                  are answered with 503",
@@ -86,7 +86,7 @@ impl TriedMesh {
             let objects = rule.objects.iter().map(|meta| [meta.namespace.as_str().into(), Arc::clone(&meta.name)]);
             objects.map(|name| (name, reason.clone())).collect::<Vec<_>>()
         });
-        told.collect()
+        reasons.collect()
     }
 }
 
@@ -135,7 +135,7 @@ impl ConfigTrials {
         // The valid parts of an access policy would be active, and the others would protect
         // nothing.
         let is_narrowed = is_policy && state.state == ObjectStanding::Partly;
-        let read = reports.traffic.get(&key).and_then(|report| report.in_force());
+        let read = reports.traffic.get(&key).and_then(|report| report.active());
         let is_empty = read.is_some_and(|read| is_empty(read, object));
         // The Gateway API requires that routes are stored even if parts of them are answered with
         // 500.

@@ -337,7 +337,7 @@ impl Authority {
 
     /// Returns whether every client that trusts certificates of `other` also trusts certificates of
     /// this CA: both chain to roots with the same name and key.
-    pub(super) fn is_believed_like(&self, other: &Self) -> bool {
+    pub(super) fn shares_root_with(&self, other: &Self) -> bool {
         let leading_roots = |authority: &Self| -> Vec<CertificateDer<'static>> {
             let all = authority.roots.certificates();
             let leading = all.filter(|der| authority.chains_to(&RootFingerprint::from_der(der)));
@@ -443,17 +443,20 @@ impl Authority {
     }
 
     /// Issues a CA below this one, which may sign for workloads but not for further CAs: P-256,
-    /// valid for one year. `whose` becomes a part of the name.
+    /// valid for one year. `subject` becomes a part of the name.
     pub fn issue_authority(
         &self,
-        whose: &str,
+        subject: &str,
         now: SystemTime,
     ) -> Result<AuthorityPem, IdentityError> {
         let key = KeyPair::generate().map_err(signing)?;
         let mut params = CertificateParams::default();
         let mut name = DistinguishedName::new();
         name.push(DnType::OrganizationName, "Strait");
-        name.push(DnType::CommonName, format!("Strait CA {whose} {:016x}", rand::random::<u64>()));
+        name.push(
+            DnType::CommonName,
+            format!("Strait CA {subject} {:016x}", rand::random::<u64>()),
+        );
         params.distinguished_name = name;
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
@@ -489,7 +492,7 @@ impl Authority {
         now: SystemTime,
     ) -> Result<Chain, IdentityError> {
         if lifetime < Duration::from_secs(1) || lifetime > LIFETIME_MAX {
-            return Err(IdentityError::Lifetime { asked: lifetime, most: LIFETIME_MAX });
+            return Err(IdentityError::Lifetime { requested: lifetime, most: LIFETIME_MAX });
         }
         // A certificate is useless after its issuer has expired, so it never claims to be valid
         // longer.

@@ -152,10 +152,10 @@ pub enum IdentityError {
         assumed: bool,
     },
     /// A certificate was requested for too long, or for no time.
-    #[error("the lifetime of a certificate must be from 1 s to {} s, not {} s", most.as_secs(), asked.as_secs())]
+    #[error("the lifetime of a certificate must be from 1 s to {} s, not {} s", most.as_secs(), requested.as_secs())]
     Lifetime {
         /// The requested lifetime.
-        asked: Duration,
+        requested: Duration,
         /// The maximum lifetime.
         most: Duration,
     },

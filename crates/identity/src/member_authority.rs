@@ -15,7 +15,7 @@ use std::time::SystemTime;
 use tracing::{error, info};
 
 use super::error::{CertificateProblem, IdentityError};
-use super::root_rotation::AuthorityInForce;
+use super::root_rotation::ActiveAuthority;
 use super::{Authority, AuthorityPem, RootFingerprint, TrustRoots};
 use strait_base::codes;
 use strait_model::ClusterId;
@@ -35,7 +35,7 @@ pub struct MemberAuthority {
     /// Number of certificates issued since the start, with all files so far.
     pub issued: Arc<AtomicU64>,
     /// The files of `authority`.
-    in_force: Option<AuthorityPem>,
+    active: Option<AuthorityPem>,
     /// The roots that it was verified against.
     roots: Arc<TrustRoots>,
 }
@@ -56,7 +56,7 @@ impl MemberAuthority {
         directory: &Path,
         files: MemberFiles,
         before: Option<&Self>,
-        mesh: AuthorityInForce<'_>,
+        mesh: ActiveAuthority<'_>,
         now: SystemTime,
     ) -> Self {
         let mut next = before.cloned().unwrap_or_else(|| Self {
@@ -64,12 +64,12 @@ impl MemberAuthority {
             authority: None,
             problem: None,
             issued: Arc::default(),
-            in_force: None,
+            active: None,
             roots: Arc::clone(mesh.authority.roots()),
         });
         let fault = match files.content {
             Ok(None) => {
-                (next.authority, next.in_force) = (None, None);
+                (next.authority, next.active) = (None, None);
                 Some(IdentityError::MemberAuthorityGone { member: member.to_string() })
             }
             content => next
@@ -105,7 +105,7 @@ impl MemberAuthority {
         }
         self.roots = Arc::clone(roots);
         self.authority = None;
-        let Some(files) = &self.in_force else { return Ok(moved) };
+        let Some(files) = &self.active else { return Ok(moved) };
         self.authority = Some(Arc::new(self.build(member, files, now)?));
         Ok(moved)
     }
@@ -118,20 +118,20 @@ impl MemberAuthority {
         files: Option<AuthorityPem>,
         approved: &BTreeSet<RootFingerprint>,
         before: Option<&Self>,
-        mesh: AuthorityInForce<'_>,
+        mesh: ActiveAuthority<'_>,
         now: SystemTime,
     ) -> Result<(), IdentityError> {
         let Some(files) = files else { return Ok(()) };
-        if self.in_force.as_ref() == Some(&files) && self.authority.is_some() {
+        if self.active.as_ref() == Some(&files) && self.authority.is_some() {
             return Ok(());
         }
         let new = self.build(member, &files, now)?;
         // A process that starts uses the existing files, as it does for the CA of the mesh.
-        if before.is_some() && !new.is_believed_like(mesh.authority) {
+        if before.is_some() && !new.shares_root_with(mesh.authority) {
             let current = self.authority.as_deref().unwrap_or(mesh.authority);
-            AuthorityInForce { authority: current, ..mesh }.may_pass_to(&new, approved, now)?;
+            ActiveAuthority { authority: current, ..mesh }.may_pass_to(&new, approved, now)?;
         }
-        (self.authority, self.in_force) = (Some(Arc::new(new)), Some(files));
+        (self.authority, self.active) = (Some(Arc::new(new)), Some(files));
         Ok(())
     }
 

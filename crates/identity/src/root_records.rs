@@ -136,31 +136,28 @@ pub struct RootConflict {
     /// The roots of the CA.
     pub new: BTreeSet<RootFingerprint>,
     /// The roots to which valid certificates chain.
-    pub in_force: BTreeSet<RootFingerprint>,
+    pub active: BTreeSet<RootFingerprint>,
 }
 
 impl RootConflict {
     /// Compares the roots of a CA, in DER, with records. A recorded root is active while a
     /// certificate that chains to it may be valid. Roots with the same name and key are equal.
     pub(super) fn find(roots: &[&Vec<u8>], records: &RootRecords, now: SystemTime) -> Option<Self> {
-        let is_in_force = |record: &RootRecord| {
+        let is_active = |record: &RootRecord| {
             let life = record.certificate().and_then(|certificate| RootLife::read(&certificate));
             record.last_ends().is_some_and(|ends| ends > now)
                 && life.is_some_and(|life| life.ends > now)
         };
-        let in_force = records.iter().filter(|(_, record)| is_in_force(record));
-        let in_force: BTreeSet<_> = in_force.map(|(fingerprint, _)| fingerprint.clone()).collect();
+        let active = records.iter().filter(|(_, record)| is_active(record));
+        let active: BTreeSet<_> = active.map(|(fingerprint, _)| fingerprint.clone()).collect();
         let recorded: Vec<_> = records.values().filter_map(RootRecord::certificate).collect();
         let is_recorded = |der: &&Vec<u8>| {
             recorded.iter().any(|root| are_equivalent(&CertificateDer::from(der.as_slice()), root))
         };
-        if in_force.is_empty() || roots.is_empty() || roots.iter().any(is_recorded) {
+        if active.is_empty() || roots.is_empty() || roots.iter().any(is_recorded) {
             return None;
         }
-        Some(Self {
-            new: roots.iter().map(|der| RootFingerprint::from_der(der)).collect(),
-            in_force,
-        })
+        Some(Self { new: roots.iter().map(|der| RootFingerprint::from_der(der)).collect(), active })
     }
 }
 
@@ -420,7 +417,7 @@ mod tests {
         assert_eq!(find(new.roots(), &ledger.records(), now), None, "it has signed nothing");
         ledger.issued(&[fingerprint(&old)], now + DAY);
         let conflict =
-            RootConflict { new: [fingerprint(&new)].into(), in_force: [fingerprint(&old)].into() };
+            RootConflict { new: [fingerprint(&new)].into(), active: [fingerprint(&old)].into() };
         assert_eq!(find(new.roots(), &ledger.records(), now), Some(conflict.clone()));
         assert_eq!(find(&both, &ledger.records(), now), None, "they overlap");
         assert_eq!(find(old.roots(), &ledger.records(), now), None);

@@ -23,7 +23,7 @@ const LISTED: usize = 4;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RootLack {
     /// Name of the part, for example `cluster east`.
-    pub who: String,
+    pub part: String,
     /// The reason, and how it ends.
     pub fact: String,
     /// Whether the lack was observed; otherwise only the operator can judge it.
@@ -32,7 +32,7 @@ pub struct RootLack {
 
 impl fmt::Display for RootLack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.who, self.fact)
+        write!(f, "{}: {}", self.part, self.fact)
     }
 }
 
@@ -125,7 +125,7 @@ pub struct RootStanding {
 
 /// An active CA, with the evidence about its roots.
 #[derive(Clone, Copy)]
-pub(super) struct AuthorityInForce<'a> {
+pub(super) struct ActiveAuthority<'a> {
     pub(super) authority: &'a Authority,
     /// The roots that workloads receive.
     pub(super) bundle: &'a RootBundle,
@@ -136,7 +136,7 @@ pub(super) struct AuthorityInForce<'a> {
     pub(super) members: &'a [Arc<Authority>],
 }
 
-impl AuthorityInForce<'_> {
+impl ActiveAuthority<'_> {
     /// Returns the status of the roots at `now`, signing ones first.
     pub(super) fn standings(self, now: SystemTime) -> Vec<RootStanding> {
         let records = self.evidence.ledger.records();
@@ -179,7 +179,7 @@ impl AuthorityInForce<'_> {
         now: SystemTime,
     ) -> Result<(), IdentityError> {
         let is_approved = next.leading().iter().any(|root| approved.contains(root));
-        if is_approved || next.is_believed_like(self.authority) {
+        if is_approved || next.shares_root_with(self.authority) {
             return Ok(());
         }
         let records = self.evidence.ledger.records();
@@ -193,7 +193,7 @@ impl AuthorityInForce<'_> {
             let mut lacks = match records.get(root).filter(|_| given.contains(root)) {
                 Some(record) => self.lacks(record, now),
                 None => vec![RootLack {
-                    who: "all parts".to_owned(),
+                    part: "all parts".to_owned(),
                     fact: "it was not among the roots before; first add it to them without other changes".to_owned(),
                     is_seen: true,
                 }],

@@ -20,7 +20,7 @@ use tracing::{error, info, warn};
 use super::member_authority::MemberFiles;
 use super::peer::validity;
 use super::root_records::{NeededRoot, RootConflict, RootRecords};
-use super::root_rotation::AuthorityInForce;
+use super::root_rotation::ActiveAuthority;
 use super::tls::ClientCertificates;
 use super::{
     APPROVED, Authority, AuthorityForm, AuthorityPem, IdentityError, MemberAuthorities,
@@ -166,10 +166,10 @@ impl ServerIdentity {
     }
 
     /// Returns the active CA with the evidence about its roots, or `None` without a CA.
-    fn in_force(&self) -> Option<AuthorityInForce<'_>> {
+    fn active(&self) -> Option<ActiveAuthority<'_>> {
         let (authority, bundle) = (self.authority.as_ref()?, self.root_bundle()?);
         let (evidence, retained, members) = (&self.evidence, &*self.retained, &*self.members_sign);
-        Some(AuthorityInForce { authority, bundle, evidence, retained, members })
+        Some(ActiveAuthority { authority, bundle, evidence, retained, members })
     }
 
     fn with_members(self, members: Arc<MemberAuthorities>) -> Self {
@@ -194,7 +194,7 @@ impl ServerIdentity {
 
     /// Returns the status of each root of the CA, signing ones first. Empty without a CA.
     pub fn root_standings(&self, now: SystemTime) -> Vec<RootStanding> {
-        self.in_force().map(|in_force| in_force.standings(now)).unwrap_or_default()
+        self.active().map(|active| active.standings(now)).unwrap_or_default()
     }
 
     /// Returns the conflict of the CA's roots with the roots that workloads have by these records.
@@ -505,8 +505,8 @@ fn build(
         None => None,
     };
     let approved = files.approved(settings);
-    if let (Some(in_force), Some(next)) = (current.and_then(ServerIdentity::in_force), &authority) {
-        in_force.may_pass_to(next, &approved, now)?;
+    if let (Some(active), Some(next)) = (current.and_then(ServerIdentity::active), &authority) {
+        active.may_pass_to(next, &approved, now)?;
     }
     let (authority, retained) = authority
         .map(|authority| keep_needed(authority, &settings.evidence, &approved, now))
@@ -603,7 +603,7 @@ fn next_members(
     base: &ServerIdentity,
     now: SystemTime,
 ) -> Option<Arc<MemberAuthorities>> {
-    let (mesh, before) = (base.in_force()?, &base.members);
+    let (mesh, before) = (base.active()?, &base.members);
     let next: MemberAuthorities = settings
         .members
         .iter()

@@ -32,7 +32,7 @@ const SIGNERS: usize = 2;
 #[derive(Debug, Default)]
 pub struct IssueStats {
     /// Number of requests.
-    pub asked: AtomicU64,
+    pub requested: AtomicU64,
     /// Number of issued certificates.
     pub issued: AtomicU64,
     /// Number of refused requests.
@@ -162,7 +162,7 @@ impl CertificateService {
         };
         // Not shortened silently, because the caller relies on the requested lifetime.
         if lifetime > self.lifetime_max {
-            let error = IdentityError::Lifetime { asked: lifetime, most: self.lifetime_max };
+            let error = IdentityError::Lifetime { requested: lifetime, most: self.lifetime_max };
             self.stats.fails(&error);
             return Err(Status::new(code(&error), error.to_string()));
         }
@@ -296,7 +296,7 @@ impl IstioCertificateService for CertificateService {
         request: Request<IstioCertificateRequest>,
     ) -> Result<Response<IstioCertificateResponse>, Status> {
         let count = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
-        count(&self.stats.asked);
+        count(&self.stats.requested);
         let Some(caller) = request.extensions().get::<Caller>().cloned() else {
             return Err(Status::unauthenticated("the caller is unknown"));
         };

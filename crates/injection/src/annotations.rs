@@ -72,7 +72,7 @@ enum AnnotatedList {
 
 /// The sidecar options of one pod, from its annotations and the settings.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct SidecarWishes {
+pub(super) struct SidecarOptions {
     pub(super) image: String,
     pub(super) native: bool,
     /// Whether the application starts only after its sidecar is ready.
@@ -142,7 +142,7 @@ fn boolean_text<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<bool
     }
 }
 
-impl SidecarWishes {
+impl SidecarOptions {
     /// Reads a pod's annotations.
     pub(super) fn read(
         annotations: &Value,

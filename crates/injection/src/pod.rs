@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::annotations::SidecarWishes;
+use super::annotations::SidecarOptions;
 use super::names::{CANONICAL_NAME, CANONICAL_REVISION, WorkloadNames, own_labels};
 use super::object::{Fields, items, list, misshapen, object, text};
 use super::refusal::{InjectRefusal, Injection, SkipReason};
@@ -50,10 +50,10 @@ fn try_inject(
         return Ok(Injection::Skipped(SkipReason::Already));
     }
     requirements::check(pod, &VOLUMES.map(|(name, ..)| name))?;
-    let wishes = SidecarWishes::read(&pod["metadata"]["annotations"], settings)?;
+    let options = SidecarOptions::read(&pod["metadata"]["annotations"], settings)?;
     let user_volumes = UserVolumes::read(&pod["metadata"]["annotations"])?;
     user_volumes.check(pod, &VOLUMES.map(|(name, path, _)| (name, path)))?;
-    let warnings = warnings(pod, &wishes);
+    let warnings = warnings(pod, &options);
 
     let mut pod = pod.clone();
     let first = items(&pod["spec"], "containers").first();
@@ -65,7 +65,7 @@ fn try_inject(
     let fields = pod.as_object_mut().ok_or_else(|| misshapen("pod", "an object"))?;
     let spec = object(fields, "spec")?;
     let mut probes = Fields::new();
-    if wishes.rewrites_probes {
+    if options.rewrites_probes {
         let is_sidecar = |container: &&mut Value| container["restartPolicy"] == "Always";
         if spec.contains_key("initContainers") {
             let own = list(spec, "initContainers")?.iter_mut().filter(is_sidecar);
@@ -83,12 +83,12 @@ fn try_inject(
         variables.push(("STRAIT_PROMETHEUS_SCRAPE", scraped.to_string()));
     }
     variables.extend(own.into_iter().flatten());
-    let sidecar = sidecar(settings, &wishes, network, variables, &user_volumes.mounts);
+    let sidecar = sidecar(settings, &options, network, variables, &user_volumes.mounts);
     let redirect = match settings.redirection {
-        Redirection::InitContainer => redirect(settings, &wishes),
-        Redirection::IstioCni => trial(settings, &wishes),
+        Redirection::InitContainer => redirect(settings, &options),
+        Redirection::IstioCni => trial(settings, &options),
     };
-    place_containers(spec, sidecar, redirect, &wishes)?;
+    place_containers(spec, sidecar, redirect, &options)?;
     let pod_volumes = list(spec, "volumes")?;
     pod_volumes.extend(volumes());
     pod_volumes.extend(user_volumes.volumes);
@@ -107,7 +107,7 @@ fn try_inject(
         metrics::redirect(annotations);
     }
     if settings.redirection == Redirection::IstioCni {
-        annotations.insert(ISTIO_STATUS.into(), json!(istio_status(settings, wishes.native)));
+        annotations.insert(ISTIO_STATUS.into(), json!(istio_status(settings, options.native)));
     }
     Ok(Injection::Injected { pod, warnings })
 }
@@ -119,15 +119,15 @@ fn is_injected(pod: &Value, settings: &InjectSettings) -> bool {
         && containers(&pod["spec"]).any(is_sidecar)
 }
 
-fn warnings(pod: &Value, wishes: &SidecarWishes) -> Vec<String> {
+fn warnings(pod: &Value, options: &SidecarOptions) -> Vec<String> {
     let ends = matches!(text(&pod["spec"], "restartPolicy"), Some("Never" | "OnFailure"));
-    let mut warnings = wishes.unsupported.clone();
-    if wishes.holds_application && !wishes.native {
+    let mut warnings = options.unsupported.clone();
+    if options.holds_application && !options.native {
         warnings.push(
             "holdApplicationUntilProxyStarts has no effect: an application waits only for native sidecars".to_owned(),
         );
     }
-    if ends && !wishes.native {
+    if ends && !options.native {
         warnings.push(
             "the pod ends, but its sidecar runs until it is stopped: let the application send POST \
              http://127.0.0.1:15020/quitquitquit when it is done, or use native sidecars"
@@ -145,9 +145,9 @@ fn place_containers(
     spec: &mut Fields,
     mut sidecar: Value,
     redirect: Value,
-    wishes: &SidecarWishes,
+    options: &SidecarOptions,
 ) -> Result<(), InjectRefusal> {
-    if wishes.native {
+    if options.native {
         sidecar["restartPolicy"] = json!("Always");
         list(spec, "initContainers")?.splice(0..0, [redirect, sidecar]);
         return Ok(());
@@ -160,7 +160,7 @@ fn place_containers(
 /// Returns the container of the sidecar, with additional environment variables.
 fn sidecar(
     settings: &InjectSettings,
-    wishes: &SidecarWishes,
+    options: &SidecarOptions,
     network: Option<String>,
     variables: Vec<(&str, String)>,
     user_mounts: &[Value],
@@ -181,7 +181,7 @@ fn sidecar(
         field("SERVICE_ACCOUNT", "spec.serviceAccountName"),
         field("NODE_NAME", "spec.nodeName"),
     ]);
-    if wishes.dns {
+    if options.dns {
         environment.push(value("STRAIT_DNS", "true".to_owned()));
         if settings.redirection == Redirection::IstioCni {
             // Tells the CNI plugin to redirect DNS queries as well.
@@ -192,12 +192,12 @@ fn sidecar(
     let more = settings.defaults.environment.iter();
     environment.extend(more.map(|(name, text)| value(name, text.clone())));
     let mut arguments = vec!["run".to_owned()];
-    if let Some(drain) = &wishes.drain {
+    if let Some(drain) = &options.drain {
         arguments.push(format!("--drain={drain}"));
     }
-    arguments.extend(wishes.stats.iter().cloned());
+    arguments.extend(options.stats.iter().cloned());
     arguments.extend(["--".to_owned(), "envoy".to_owned()]);
-    arguments.extend(wishes.envoy_arguments.iter().cloned());
+    arguments.extend(options.envoy_arguments.iter().cloned());
     let ready = json!({ "path": "/healthz/ready", "port": 15021 });
     let mounts = VOLUMES.map(|(name, path, is_read_only)| match is_read_only {
         true => json!({ "name": name, "mountPath": path, "readOnly": true }),
@@ -206,7 +206,7 @@ fn sidecar(
     let mounts: Vec<Value> = mounts.iter().chain(user_mounts).cloned().collect();
     json!({
         "name": settings.redirection.sidecar(),
-        "image": wishes.image,
+        "image": options.image,
         "command": ["strait-agent"],
         "args": arguments,
         "env": environment,
@@ -218,7 +218,7 @@ fn sidecar(
         // minutes.
         "startupProbe": { "httpGet": ready, "periodSeconds": 1, "timeoutSeconds": 3, "failureThreshold": 600 },
         "readinessProbe": { "httpGet": ready, "periodSeconds": 15, "timeoutSeconds": 3, "failureThreshold": 4 },
-        "resources": wishes.resources,
+        "resources": options.resources,
         "securityContext": {
             "allowPrivilegeEscalation": false,
             "capabilities": { "drop": ["ALL"] },
@@ -232,10 +232,10 @@ fn sidecar(
     })
 }
 
-fn redirect(settings: &InjectSettings, wishes: &SidecarWishes) -> Value {
+fn redirect(settings: &InjectSettings, options: &SidecarOptions) -> Value {
     let mut arguments = vec!["redirect".to_owned()];
-    arguments.extend(wishes.redirect_flags.iter().cloned());
-    if wishes.dns {
+    arguments.extend(options.redirect_flags.iter().cloned());
+    if options.dns {
         arguments.push("--dns".to_owned());
     }
     json!({
@@ -243,7 +243,7 @@ fn redirect(settings: &InjectSettings, wishes: &SidecarWishes) -> Value {
         "image": settings.redirect_image,
         "command": ["strait-agent"],
         "args": arguments,
-        "resources": wishes.resources,
+        "resources": options.resources,
         "securityContext": {
             "allowPrivilegeEscalation": false,
             "capabilities": { "add": ["NET_ADMIN", "NET_RAW"], "drop": ["ALL"] },
@@ -260,14 +260,14 @@ fn redirect(settings: &InjectSettings, wishes: &SidecarWishes) -> Value {
 /// Returns a container that stops the start of a pod if the CNI plugin did not redirect its connections. Without it,
 /// the pod would run outside of the mesh unnoticed. The plugin finds such pods by the container's name and exit code,
 /// and sets their rules or recreates the pods.
-fn trial(settings: &InjectSettings, wishes: &SidecarWishes) -> Value {
+fn trial(settings: &InjectSettings, options: &SidecarOptions) -> Value {
     json!({
         "name": TRIAL,
         "image": settings.redirect_image,
         "command": ["strait-agent"],
         "args": ["redirect", "--try"],
         "env": [{ "name": "POD_IP", "valueFrom": { "fieldRef": { "fieldPath": "status.podIPs" } } }],
-        "resources": wishes.resources,
+        "resources": options.resources,
         "securityContext": {
             "allowPrivilegeEscalation": false,
             "capabilities": { "drop": ["ALL"] },

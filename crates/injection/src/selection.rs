@@ -22,10 +22,10 @@ const ISTIO_REVISION: &str = "istio.io/rev";
 
 /// The injection preference in a pod's labels and annotations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum InjectionWish {
-    Asked,
+enum InjectionPreference {
+    Requested,
     Declined,
-    Unsaid,
+    Unset,
 }
 
 /// Returns the reason why the pod stays unchanged, if any.
@@ -37,32 +37,32 @@ pub(super) fn skipped(
     if NEVER_INJECTED.contains(&place.namespace) {
         return Ok(Some(SkipReason::NeverThere));
     }
-    let wish = wish(&pod["metadata"], settings.istio_labels)?;
+    let preference = preference(&pod["metadata"], settings.istio_labels)?;
     let on_host = pod["spec"]["hostNetwork"] == true;
-    Ok(match wish {
-        InjectionWish::Declined => Some(SkipReason::Declined),
-        InjectionWish::Asked if on_host => {
+    Ok(match preference {
+        InjectionPreference::Declined => Some(SkipReason::Declined),
+        InjectionPreference::Requested if on_host => {
             return Err(InjectRefusal::new(
                 &codes::INJECT_HOST_NETWORK,
                 "it requests a sidecar and uses its node's network (hostNetwork: true)",
             ));
         }
-        InjectionWish::Unsaid if on_host => Some(SkipReason::HostNetwork),
-        InjectionWish::Unsaid if place.namespace == settings.system_namespace => {
+        InjectionPreference::Unset if on_host => Some(SkipReason::HostNetwork),
+        InjectionPreference::Unset if place.namespace == settings.system_namespace => {
             Some(SkipReason::SystemNamespace)
         }
-        InjectionWish::Asked | InjectionWish::Unsaid => None,
+        InjectionPreference::Requested | InjectionPreference::Unset => None,
     })
 }
 
 /// Reads our label, then our annotation, then Istio's. The first one with a value applies.
-fn wish(metadata: &Value, istio: bool) -> Result<InjectionWish, InjectRefusal> {
+fn preference(metadata: &Value, istio: bool) -> Result<InjectionPreference, InjectRefusal> {
     let (labels, annotations) = (&metadata["labels"], &metadata["annotations"]);
     for from in [labels, annotations] {
         match text(from, INJECT_LABEL) {
             None | Some("") => {}
-            Some("true" | "enabled") => return Ok(InjectionWish::Asked),
-            Some("false" | "disabled") => return Ok(InjectionWish::Declined),
+            Some("true" | "enabled") => return Ok(InjectionPreference::Requested),
+            Some("false" | "disabled") => return Ok(InjectionPreference::Declined),
             Some(other) => {
                 let fact = format!("{INJECT_LABEL}: {other:?} is neither \"true\" nor \"false\"");
                 return Err(InjectRefusal::new(&codes::INJECT_ANNOTATION, fact));
@@ -70,14 +70,14 @@ fn wish(metadata: &Value, istio: bool) -> Result<InjectionWish, InjectRefusal> {
         }
     }
     if !istio {
-        return Ok(InjectionWish::Unsaid);
+        return Ok(InjectionPreference::Unset);
     }
     // Same interpretation as in Istio: four words request injection, any other declines it.
     let preference = text(labels, ISTIO_INJECT).or_else(|| text(annotations, ISTIO_INJECT));
     Ok(match preference.map(str::to_ascii_lowercase).as_deref() {
-        None | Some("") if text(labels, ISTIO_REVISION).is_some() => InjectionWish::Asked,
-        None | Some("") => InjectionWish::Unsaid,
-        Some("y" | "yes" | "true" | "on") => InjectionWish::Asked,
-        Some(_) => InjectionWish::Declined,
+        None | Some("") if text(labels, ISTIO_REVISION).is_some() => InjectionPreference::Requested,
+        None | Some("") => InjectionPreference::Unset,
+        Some("y" | "yes" | "true" | "on") => InjectionPreference::Requested,
+        Some(_) => InjectionPreference::Declined,
     })
 }

@@ -60,7 +60,7 @@ impl ClusterIdentityCheck {
     }
 
     /// Requests a check, because a different cluster may respond now.
-    pub fn doubt(&self) {
+    pub fn request_check(&self) {
         if self.uid.is_some() {
             self.request_number.send_modify(|count| *count += 1);
         }

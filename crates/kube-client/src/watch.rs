@@ -23,7 +23,7 @@ use super::object::{AsIs, Keyed as _, ObjectKind};
 use super::request::{OpenResponse, SILENCE_LIMIT, percent_encode};
 use super::watch_state::{NextRequest, WatchState};
 use super::{ApiClient, ApiError, InvalidField, OwnedObject};
-use strait_base::mass_deletion::ASK_AGAIN;
+use strait_base::mass_deletion::CONFIRM_AFTER;
 
 /// Memory for the record that an object was deleted or is invalid, in bytes.
 const GONE_BYTES: usize = 128;
@@ -401,7 +401,7 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
                 }
                 () = self.again.wanted(), if !initial => {
                     self.state.start_over();
-                    return Ok(ASK_AGAIN);
+                    return Ok(CONFIRM_AFTER);
                 }
             };
             let piece = match piece {

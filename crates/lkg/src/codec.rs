@@ -76,14 +76,14 @@ impl<'a> Encoder<'a> {
     /// Appends a text without the prefix that it shares with the previous text written by this function.
     pub(super) fn name(&mut self, name: &str) {
         let both = self.last_name.bytes().zip(name.bytes());
-        let mut alike = both.take_while(|(a, b)| a == b).count();
-        while !name.is_char_boundary(alike) {
-            alike -= 1;
+        let mut shared = both.take_while(|(a, b)| a == b).count();
+        while !name.is_char_boundary(shared) {
+            shared -= 1;
         }
-        self.number(alike as u64);
-        let (_, rest) = name.split_at(alike);
+        self.number(shared as u64);
+        let (_, rest) = name.split_at(shared);
         self.raw(rest);
-        self.last_name.truncate(alike);
+        self.last_name.truncate(shared);
         self.last_name.push_str(rest);
     }
 
@@ -185,12 +185,12 @@ impl<'a> StateDecoder<'a> {
     }
 
     pub(super) fn name(&mut self) -> Result<&str, MalformedValue> {
-        let alike = usize::try_from(self.number()?).unwrap_or(usize::MAX);
+        let shared = usize::try_from(self.number()?).unwrap_or(usize::MAX);
         let rest = self.raw()?;
-        if !self.last_name.is_char_boundary(alike) {
+        if !self.last_name.is_char_boundary(shared) {
             return Err(MalformedValue("name"));
         }
-        self.last_name.truncate(alike);
+        self.last_name.truncate(shared);
         self.last_name.push_str(rest);
         Ok(&self.last_name)
     }

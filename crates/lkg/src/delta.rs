@@ -38,7 +38,7 @@ type ServiceDeltas = BTreeMap<Hostname, ServiceDelta>;
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum ServiceDelta {
     /// It was removed.
-    Gone,
+    Removed,
     /// Only its endpoints changed.
     Endpoints(Endpoints),
     /// It was added, or its definition changed.
@@ -60,13 +60,13 @@ struct FactsDelta {
 /// The differences of a store of objects.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ObjectsDelta {
-    gone: Vec<ObjectKey>,
+    removed: Vec<ObjectKey>,
     /// The objects that were added or changed.
     now: Collection,
 }
 
 fields!(Delta { network_label, services, workloads, facts });
-fields!(ObjectsDelta { gone, now });
+fields!(ObjectsDelta { removed, now });
 
 /// The last part of a [`Delta`]. Traffic rules and exports, which few clusters have, are left out if they are
 /// unchanged. Exports follow the traffic rules, which are then always written.
@@ -100,7 +100,7 @@ impl Encode for FactsDelta {
 impl Encode for ServiceDelta {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         match self {
-            Self::Gone => to.bytes.push(0),
+            Self::Removed => to.bytes.push(0),
             Self::Endpoints(endpoints) => {
                 to.bytes.push(1);
                 endpoints.write(to);
@@ -114,7 +114,7 @@ impl Encode for ServiceDelta {
 
     fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
         match from.byte()? {
-            0 => Ok(Self::Gone),
+            0 => Ok(Self::Removed),
             1 => Encode::read(from).map(Self::Endpoints),
             2 => Encode::read(from).map(Self::Whole),
             _ => Err(MalformedValue("change of a service")),
@@ -196,8 +196,8 @@ impl StateKind for StoredObjects {
         &self.store
     }
 
-    fn apply(&mut self, ObjectsDelta { gone, now }: ObjectsDelta) {
-        for key in &gone {
+    fn apply(&mut self, ObjectsDelta { removed, now }: ObjectsDelta) {
+        for key in &removed {
             self.objects.remove(key);
         }
         for (key, object) in now.iter() {
@@ -209,15 +209,15 @@ impl StateKind for StoredObjects {
 impl ObjectsDelta {
     /// Computes the differences between two versions of a store; `None` if nothing differs. Shared parts are skipped.
     pub(super) fn of(before: &Collection, now: &Collection) -> Option<Self> {
-        let (mut gone, mut put) = (Vec::new(), Vec::new());
+        let (mut removed, mut put) = (Vec::new(), Vec::new());
         for Difference { key, now } in now.differences(before) {
             match now {
                 Some(object) => put.push((key.clone(), object.clone())),
-                None => gone.push(key.clone()),
+                None => removed.push(key.clone()),
             }
         }
-        let differs = !(gone.is_empty() && put.is_empty());
-        differs.then(|| Self { gone, now: put.into_iter().collect() })
+        let differs = !(removed.is_empty() && put.is_empty());
+        differs.then(|| Self { removed, now: put.into_iter().collect() })
     }
 }
 
@@ -252,7 +252,7 @@ impl StateKind for IssuerState {
 fn apply(services: &mut BTreeMap<Hostname, ServiceRecord>, delta: ServiceDeltas) {
     for (host, delta) in delta {
         match delta {
-            ServiceDelta::Gone => {
+            ServiceDelta::Removed => {
                 services.remove(&host);
             }
             ServiceDelta::Endpoints(endpoints) => {
@@ -274,8 +274,8 @@ pub(super) fn deltas(before: &PushContext, now: &PushContext) -> Deltas {
     for difference in before.services.diff(&now.services) {
         let (host, old, new) = sides(difference);
         let records = |service: Option<&Arc<MergedService>>| -> BTreeMap<ClusterId, ServiceRecord> {
-            let kept = service.into_iter().flat_map(|service| kept(service));
-            kept.map(|(id, record)| (id.clone(), record)).collect()
+            let records = service.into_iter().flat_map(|service| stored_records(service));
+            records.map(|(id, record)| (id.clone(), record)).collect()
         };
         let mut old = records(old);
         for (id, new) in records(new) {
@@ -288,7 +288,7 @@ pub(super) fn deltas(before: &PushContext, now: &PushContext) -> Deltas {
         }
         for id in old.into_keys() {
             let services = &mut deltas.entry(id).or_default().services;
-            services.insert(host.clone(), ServiceDelta::Gone);
+            services.insert(host.clone(), ServiceDelta::Removed);
         }
     }
     // A cluster without a report is compared as if it were empty.
@@ -344,24 +344,26 @@ fn facts(old: &ClusterFacts, new: &ClusterFacts) -> FactsDelta {
     let exports: BTreeMap<_, _> = exports.collect();
     let has_traffic = old.traffic != new.traffic || !exports.is_empty();
     FactsDelta {
-        localities: otherwise(&old.localities, &new.localities),
+        localities: if_changed(&old.localities, &new.localities),
         unready: unready.collect(),
-        gateways: otherwise(&old.gateways, &new.gateways),
-        entries: otherwise(&old.entries, &new.entries),
+        gateways: if_changed(&old.gateways, &new.gateways),
+        entries: if_changed(&old.entries, &new.entries),
         traffic: has_traffic.then(|| new.traffic.clone()),
         exports,
     }
 }
 
 /// Returns the new value if it differs.
-fn otherwise<T: Eq>(old: &Arc<T>, new: &Arc<T>) -> Option<Arc<T>> {
+fn if_changed<T: Eq>(old: &Arc<T>, new: &Arc<T>) -> Option<Arc<T>> {
     (old != new).then(|| Arc::clone(new))
 }
 
 /// Returns the records of a service that are stored, by shard name: those of Kubernetes clusters and of datacentres of
 /// Consul. Names of clusters and datacentres never collide. A record that the mesh currently ignores is stored too.
-pub(super) fn kept(service: &MergedService) -> impl Iterator<Item = (&ClusterId, ServiceRecord)> {
+pub(super) fn stored_records(
+    service: &MergedService,
+) -> impl Iterator<Item = (&ClusterId, ServiceRecord)> {
     let is_kept = |key: &ShardKey| matches!(key.provider, Provider::Kubernetes | Provider::Consul);
-    let said = service.reported().filter(move |(key, _)| is_kept(key));
-    said.map(|(key, record)| (&key.cluster, record))
+    let reported = service.reported().filter(move |(key, _)| is_kept(key));
+    reported.map(|(key, record)| (&key.cluster, record))
 }

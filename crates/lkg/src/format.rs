@@ -474,7 +474,7 @@ impl Encode for Workloads {
 }
 
 /// The first byte of an endpoint that shares the usual fields with the previous one.
-const ALIKE: u8 = 1;
+const REPEATED: u8 = 1;
 /// The first byte of an endpoint without labels. Formats 5 and 6 have no other ones.
 const UNLABELLED: u8 = 0;
 /// The first byte of an endpoint with labels.
@@ -510,13 +510,13 @@ impl Encode for Endpoints {
             to.number(port.into());
             to.put(health);
             to.option(node);
-            let alike = last == common;
+            let is_repeated = last == common;
             to.bytes.push(match labels {
-                _ if alike => ALIKE,
+                _ if is_repeated => REPEATED,
                 None => UNLABELLED,
                 Some(_) => LABELLED,
             });
-            if !alike {
+            if !is_repeated {
                 last = common;
                 port_name.write(to);
                 to.number(weight.into());
@@ -550,7 +550,7 @@ impl Encode for Endpoints {
             );
             let kind = from.byte()?;
             let mut endpoint = match (kind, endpoints.last()) {
-                (ALIKE, Some(last)) => Endpoint { address, port, health, node, ..last.clone() },
+                (REPEATED, Some(last)) => Endpoint { address, port, health, node, ..last.clone() },
                 (UNLABELLED | LABELLED, _) => {
                     let mut endpoint = Endpoint {
                         address,

@@ -40,7 +40,7 @@ pub use self::state::{
 };
 pub use codec::MalformedValue;
 pub use files::{RefusedFile, StateDirectory};
-pub use others::{Issuers, Others, StandIns, StoreStates};
+pub use others::{Issuers, LastValidObjects, Others, StoreStates};
 use strait_base::codes;
 use strait_base::source_status as sources;
 use strait_identity::token::IssuerKeys;

@@ -7,8 +7,8 @@ use std::time::SystemTime;
 
 use tokio::sync::watch;
 
-use super::delta::{Deltas, ObjectsDelta, kept};
-pub use super::outcome::{Issuers, StandIns, StoreStates};
+use super::delta::{Deltas, ObjectsDelta, stored_records};
+pub use super::outcome::{Issuers, LastValidObjects, StoreStates};
 use super::outcome::{WriteOutcome, WrittenOthers};
 use super::state::StateKind;
 use super::{DatacentreState, IssuerState, StateDirectory, StoredFiles, StoredObjects};
@@ -24,7 +24,7 @@ pub struct Others {
     /// The objects of the stores that were read or restored from disk; `None` until the list of stores is known.
     pub stores: watch::Receiver<Option<Arc<StoreStates>>>,
     /// Invalid objects with their last valid version. That version is active, and a restart must restore it.
-    pub stand_ins: watch::Receiver<Arc<StandIns>>,
+    pub last_valid_objects: watch::Receiver<Arc<LastValidObjects>>,
     /// The keys that sign the tokens of each cluster.
     pub issuers: watch::Receiver<Arc<Issuers>>,
 }
@@ -35,7 +35,7 @@ impl Others {
         StateToWrite {
             lines: self.lines.borrow_and_update().clone(),
             stores: self.stores.borrow_and_update().clone(),
-            stand_ins: Arc::clone(&self.stand_ins.borrow_and_update()),
+            last_valid_objects: Arc::clone(&self.last_valid_objects.borrow_and_update()),
             issuers: Arc::clone(&self.issuers.borrow_and_update()),
         }
     }
@@ -45,7 +45,7 @@ impl Others {
         loop {
             tokio::select! {
                 Ok(()) = self.stores.changed() => return,
-                Ok(()) = self.stand_ins.changed() => return,
+                Ok(()) = self.last_valid_objects.changed() => return,
                 Ok(()) = self.issuers.changed() => return,
                 // Most status changes only show that a source still responds.
                 Ok(()) = self.lines.changed() => {
@@ -63,7 +63,7 @@ impl Others {
 pub(super) struct StateToWrite {
     lines: SourceStatusMap,
     stores: Option<Arc<StoreStates>>,
-    stand_ins: Arc<StandIns>,
+    last_valid_objects: Arc<LastValidObjects>,
     issuers: Arc<Issuers>,
 }
 
@@ -109,7 +109,7 @@ impl StateToWrite {
             let before = before.stores.get(name);
             let stored = StoredObjects {
                 store: Arc::clone(name),
-                objects: objects.with_stand_ins(&self.stand_ins),
+                objects: objects.with_last_valid(&self.last_valid_objects),
             };
             let delta = before.map(|before| ObjectsDelta::of(&before.objects, &stored.objects));
             let delta = delta.as_ref().map(Option::as_ref);
@@ -209,7 +209,7 @@ fn datacentres(lines: &SourceStatusMap) -> BTreeSet<ClusterId> {
 
 fn datacentre(context: &PushContext, name: &ClusterId) -> DatacentreState {
     let found = context.services.iter().filter_map(|(host, service)| {
-        let (_, record) = kept(service).find(|(id, _)| *id == name)?;
+        let (_, record) = stored_records(service).find(|(id, _)| *id == name)?;
         Some((host.clone(), record))
     });
     DatacentreState { name: name.clone(), services: found.collect() }
@@ -224,7 +224,7 @@ mod tests {
     use super::*;
     use strait_mesh::push::event_loop::{MeshEvent, MeshState};
     use strait_mesh::testing::settings;
-    use strait_model::{Collection, ObjectJson, ObjectKey, StandIn};
+    use strait_model::{Collection, LastValidObject, ObjectJson, ObjectKey};
 
     fn object(name: &str, hosts: &str) -> ObjectJson {
         let (api, metadata) =
@@ -255,13 +255,13 @@ mod tests {
         let lines = SourceStatusMap::from([(Arc::clone(&name), facts)]);
         let mut before = WrittenOthers::default();
         // Returns the bytes written, and the number of files.
-        let mut write = |objects: &Collection, stand_ins: &[StandIn]| {
+        let mut write = |objects: &Collection, last_valid_objects: &[LastValidObject]| {
             let files = Arc::default();
             let held = RememberedObjects { objects: objects.clone(), files };
             let state = StateToWrite {
                 lines: lines.clone(),
                 stores: Some(Arc::new([(Arc::clone(&name), held)].into())),
-                stand_ins: Arc::new(stand_ins.to_vec()),
+                last_valid_objects: Arc::new(last_valid_objects.to_vec()),
                 issuers: Arc::default(),
             };
             let written = WrittenClusters::default();
@@ -269,10 +269,13 @@ mod tests {
             state.carry_out(&before, &context, None, &mut disk, &mut done);
             done.trouble.expect("written");
             before = done.written.others;
-            let mut anew = StateDirectory::open(directory.path(), origin.clone());
-            let (read, refused) = anew.read::<StoredObjects>(&name);
+            let mut reopened = StateDirectory::open(directory.path(), origin.clone());
+            let (read, refused) = reopened.read::<StoredObjects>(&name);
             assert_eq!(refused, None);
-            assert_eq!(read.expect("it is there").objects, objects.with_stand_ins(stand_ins));
+            assert_eq!(
+                read.expect("it is there").objects,
+                objects.with_last_valid(last_valid_objects)
+            );
             let files = std::fs::read_dir(directory.path()).expect("there").flatten();
             let whole =
                 files.filter(|file| file.path().extension().is_some_and(|end| end == "lkg"));
@@ -295,11 +298,11 @@ mod tests {
         // For an invalid object, the last valid version is stored. Nothing changes on disk.
         let (now, good) = (object("new", "*"), object("new", "c.example"));
         objects.insert(key("new"), now.clone());
-        let stand_in = StandIn { key: key("new"), now, good };
-        assert_eq!(write(&objects, std::slice::from_ref(&stand_in)), (0, 1));
+        let last_valid = LastValidObject { key: key("new"), now, good };
+        assert_eq!(write(&objects, std::slice::from_ref(&last_valid)), (0, 1));
         // The last valid version no longer applies, because the object changed again.
         objects.insert(key("new"), object("new", "d.example"));
-        let (bytes, files) = write(&objects, &[stand_in]);
+        let (bytes, files) = write(&objects, &[last_valid]);
         assert!((1..1000).contains(&bytes) && files == 1, "{bytes} bytes");
 
         // The journal has reached the length of the file, so the file is rewritten.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use strait_identity::token::IssuerKeys;
 use strait_mesh::push::PushContext;
-use strait_model::{ClusterId, RememberedObjects, StandIn};
+use strait_model::{ClusterId, LastValidObject, RememberedObjects};
 
 /// The content of the files, as far as this process wrote them.
 #[derive(Clone, Default)]
@@ -58,7 +58,7 @@ impl WriteOutcome {
 pub type StoreStates = BTreeMap<Arc<str>, RememberedObjects>;
 
 /// Invalid objects, each with its last valid version.
-pub type StandIns = Vec<StandIn>;
+pub type LastValidObjects = Vec<LastValidObject>;
 
 /// The keys that sign the tokens of each cluster.
 pub type Issuers = BTreeMap<ClusterId, Arc<IssuerKeys>>;

@@ -528,8 +528,8 @@ fn interrupted_write_leaves_the_previous_file() {
     let directory = tempfile::tempdir().expect("a directory");
     store(&directory).put(&shard("east", 1)).expect("written");
     let (half, _) = to_file(&shard("east", 2), &origin());
-    let beside = directory.path().join("lkg").join(".cluster-east.new");
-    fs::write(beside, &half[..half.len() / 2]).expect("written");
+    let unfinished = directory.path().join("lkg").join(".cluster-east.new");
+    fs::write(unfinished, &half[..half.len() / 2]).expect("written");
     let mut second = store(&directory);
     assert_eq!(second.read::<ShardState>("east"), (Some(shard("east", 1)), None));
     second.put(&shard("east", 3)).expect("written over it");

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::delta::{Deltas, deltas, kept};
+use super::delta::{Deltas, deltas, stored_records};
 use super::others::{self, Others};
 use super::outcome::{ServedClusters, StatusRecord, WriteOutcome, WrittenClusters};
 use super::{MembersState, Note, ShardState, StateDirectory};
@@ -338,7 +338,7 @@ pub(super) fn shards<'a>(
     let mut shards: BTreeMap<_, _> = clusters.map(empty).collect();
     if !shards.is_empty() {
         for (host, service) in &context.services {
-            for (id, record) in kept(service) {
+            for (id, record) in stored_records(service) {
                 if let Some(shard) = shards.get_mut(id) {
                     shard.services.insert(host.clone(), record);
                 }
@@ -372,7 +372,7 @@ mod tests {
         let (alone, _) = mesh.next_version().expect("there is one");
         let kept_of = |context: &PushContext| {
             let service = context.services.values().next().expect("the service");
-            let kept: Vec<_> = kept(service).collect();
+            let kept: Vec<_> = stored_records(service).collect();
             let [(id, record)] = &kept[..] else { panic!("one source: {kept:?}") };
             assert_eq!(**id, dc);
             record.endpoints.first().expect("an endpoint").address.to_string()
@@ -429,9 +429,9 @@ mod tests {
         }
         let (_sender, lines) = watch::channel(Default::default());
         let (_stores, stores) = watch::channel(None);
-        let (_stand_ins, stand_ins) = watch::channel(Arc::default());
+        let (_last_valid_sender, last_valid_objects) = watch::channel(Arc::default());
         let (_issuers, issuers) = watch::channel(Arc::default());
-        let mut others = Others { lines, stores, stand_ins, issuers };
+        let mut others = Others { lines, stores, last_valid_objects, issuers };
         let statuses = Arc::new(vec![status("east"), status("west")]);
         let mut written = WrittenClusters::default();
         let mut write = |mesh: &mut MeshState, store: &mut StateDirectory| {

@@ -72,7 +72,7 @@ pub struct RememberedObjects {
 
 /// An invalid object, and its last valid version.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StandIn {
+pub struct LastValidObject {
     /// The key of the object.
     pub key: ObjectKey,
     /// The stored, invalid version.
@@ -165,9 +165,9 @@ impl Collection {
 
     /// Returns the collection with invalid objects replaced by their last valid versions.
     #[must_use]
-    pub fn with_stand_ins(&self, stand_ins: &[StandIn]) -> Self {
+    pub fn with_last_valid(&self, last_valid_objects: &[LastValidObject]) -> Self {
         let mut objects = self.clone();
-        for StandIn { key, now, good } in stand_ins {
+        for LastValidObject { key, now, good } in last_valid_objects {
             // Another store may contain a different object with this key.
             if self.get(key) == Some(now) {
                 objects.insert(key.clone(), good.clone());

@@ -67,7 +67,9 @@ pub mod fuzz;
 pub mod testing;
 
 pub use cause::{Cause, Causes};
-pub use collection::{Collection, Difference, ObjectFiles, ObjectKey, RememberedObjects, StandIn};
+pub use collection::{
+    Collection, Difference, LastValidObject, ObjectFiles, ObjectKey, RememberedObjects,
+};
 pub use configuration::{ConfigurationSnapshot, Counted};
 pub use controller::workload_of_controller;
 pub use dns::{DnsHosts, DnsMode, DnsTarget};

@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriterRole {
     /// Nothing: another one writes, or the writer is not known yet.
-    Waits,
+    Standby,
     /// It was the last writer, but another one may have taken over. It creates missing objects,
     /// which an API server accepts only once, and does not change existing ones.
     Creates,

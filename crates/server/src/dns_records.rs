@@ -10,6 +10,7 @@ use tokio::time::sleep;
 use super::config::ServeArgs;
 use super::source::ConfigOrigin;
 use crate::admin::Readiness;
+use strait_base::latest::publish_change;
 use strait_base::task::Supervisor;
 use strait_mesh::push::PushContext;
 use strait_mesh::push::dns_hosts::dns_hosts;
@@ -79,13 +80,7 @@ async fn follow(
             let domains = Arc::clone(&domains);
             let compute = move || dns_hosts(&current, &domains);
             let Ok(new) = tokio::task::spawn_blocking(compute).await else { return };
-            hosts.send_if_modified(|held| {
-                let differs = held.as_deref() != Some(&new);
-                if differs {
-                    *held = Some(Arc::new(new));
-                }
-                differs
-            });
+            publish_change(&hosts, Some(Arc::new(new)));
         }
         sleep(PACE).await;
         if context.changed().await.is_err() {

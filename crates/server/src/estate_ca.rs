@@ -17,6 +17,7 @@ use tracing::{debug, info};
 
 use super::authority_secret::failed;
 use super::kube_secret::KubeSecret;
+use strait_base::latest::publish_change;
 use strait_base::task::Supervisor;
 use strait_identity::{APPROVED, AuthorityPem, FollowedAuthority, IdentityError, RootFingerprint};
 use strait_kube_client::{Access, ApiClient, ApiError};
@@ -83,14 +84,8 @@ async fn keep(
                 continue;
             }
         };
-        held.send_if_modified(|held| {
-            let new = FollowedAuthority { origin: origin.clone(), content: new, approved };
-            let differs = **held != new;
-            if differs {
-                *held = Arc::new(new);
-            }
-            differs
-        });
+        let new = FollowedAuthority { origin: origin.clone(), content: new, approved };
+        publish_change(&held, Arc::new(new));
     }
 }
 

@@ -2,12 +2,12 @@
 //! when all sources have synced and the process is ready.
 
 mod editions;
-mod let_out;
 mod object_meter;
 mod problems;
 mod readiness;
 mod restored;
 mod rolling;
+mod running_rollout;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use self::editions::FeedOverrides;
-use self::let_out::FeedRollout;
-pub(super) use self::let_out::RolloutOutputs;
 use self::object_meter::object_budget;
-use self::problems::{first_of_each, tell_problems};
-use self::readiness::{report_readiness, tell_unread};
-use super::in_force::{ConfigurationInForce, ReadingRules};
+use self::problems::{first_of_each, report_problems};
+use self::readiness::{report_readiness, report_unread};
+use self::running_rollout::FeedRollout;
+pub(super) use self::running_rollout::RolloutOutputs;
+use super::active_configuration::{ActiveConfiguration, ReadingRules};
 use super::root_gate::RootGate;
 use super::shared_hold::{FoundHold, SharedHoldStore};
 use super::source::{MeshSource, ObjectStores};
@@ -36,7 +36,7 @@ use strait_base::task::{Supervisor, until};
 use strait_base::watchdog::Watchdog;
 use strait_explain::ConfigReports;
 use strait_identity::NamedRoots;
-use strait_lkg::StandIns;
+use strait_lkg::LastValidObjects;
 use strait_mesh::hold::{HoldChange, HoldFile, HoldRefusal, HoldRequest, HoldState};
 use strait_mesh::network::ResolvedNames;
 use strait_mesh::network::probes::ProbeAddress;
@@ -119,7 +119,7 @@ pub(super) struct FeedOutputs {
     /// The active hold.
     pub(super) hold: watch::Sender<Arc<HoldState>>,
     /// Last valid versions that replace invalid objects.
-    pub(super) stand_ins: watch::Sender<Arc<StandIns>>,
+    pub(super) last_valid_objects: watch::Sender<Arc<LastValidObjects>>,
     /// Statuses of the sources that are not member clusters.
     pub(super) source_statuses: SourceStatusTable,
     pub(super) readiness: watch::Sender<Readiness>,
@@ -136,30 +136,30 @@ pub(super) async fn run(
     configuration.gate.opened(&to.readiness).await;
     let settings = tokio::select! {
         settings = configuration.mesh.watch() => settings,
-        never = tell_unread(&to.readiness, configuration.unread) => match never {},
+        never = report_unread(&to.readiness, configuration.unread) => match never {},
     };
     let (live, remembered) = (settings.borrow().clone(), configuration.stores.remembered());
     let mut watchdog = tasks.watchdog("feed");
     let budget = object_budget(watchdog.progress());
     let rules = ReadingRules { budget: budget.clone(), ..configuration.rules };
-    let mut in_force = ConfigurationInForce::new(rules, live, &remembered);
+    let mut active = ActiveConfiguration::new(rules, live, &remembered);
     let visibility = from.policy.borrow().traffic().default_visibility;
-    if in_force.take_default_visibility(visibility) {
-        in_force.take_settings(settings.borrow().clone());
+    if active.apply_default_visibility(visibility) {
+        active.apply_settings(settings.borrow().clone());
     }
-    let is_heard = configuration.stores.is_read();
-    let shared = held_by_all(configuration.shared_hold, configuration.early_hold, is_heard);
+    let is_read = configuration.stores.is_read();
+    let shared = held_by_all(configuration.shared_hold, configuration.early_hold, is_read);
     let shared = watchdog.waiting(shared).await;
-    let restored = restored::restore(&configuration.hold_file, shared, &mut in_force);
+    let restored = restored::restore(&configuration.hold_file, shared, &mut active);
     let (mut outbox, lost) = watchdog.waiting(restored).await;
     let editions = FeedOverrides::new(Arc::clone(&rollout.heads));
     let mut rollout = FeedRollout::new(configuration.rollout_files, rollout, &tasks);
-    if in_force.hold().is_none() && lost.is_none() {
+    if active.hold().is_none() && lost.is_none() {
         let plan = from.policy.borrow().rollout().cloned();
-        let restored = rollout.restore(plan.as_ref(), &mut in_force);
+        let restored = rollout.restore(plan.as_ref(), &mut active);
         outbox.extend(watchdog.waiting(restored).await);
     }
-    let config = Arc::clone(&in_force.settings().config);
+    let config = Arc::clone(&active.settings().config);
     let mut entries = service_entry::EntryIndex::new(&config.trust_domain).with_budget(budget);
     entries.remember(&remembered);
     to.selectors.send_replace(Some(config.object_selectors()));
@@ -171,7 +171,7 @@ pub(super) async fn run(
         settings,
         known: Arc::default(),
         entries,
-        in_force,
+        active,
         hold_file: configuration.hold_file,
         rollout,
         editions,
@@ -190,12 +190,12 @@ pub(super) async fn run(
 async fn held_by_all(
     store: Option<SharedHoldStore>,
     early: EarlyHold,
-    is_heard: bool,
+    is_read: bool,
 ) -> Option<FoundHold> {
     let store = store?;
     let read = match early.await {
         Ok(Ok(found)) => Ok(found),
-        _ if is_heard => store.at_start(START_WAIT).await,
+        _ if is_read => store.at_start(START_WAIT).await,
         Ok(Err(fact)) => Err(fact),
         Err(_) => Err("it was not read".to_owned()),
     };
@@ -214,7 +214,7 @@ struct ConfigFeed {
     settings: watch::Receiver<mesh_config::MeshSettings>,
     objects: watch::Receiver<Option<Arc<Objects>>>,
     entries: service_entry::EntryIndex,
-    in_force: ConfigurationInForce,
+    active: ActiveConfiguration,
     hold_file: Option<HoldFile>,
     rollout: FeedRollout,
     editions: FeedOverrides,
@@ -275,7 +275,7 @@ impl ConfigFeed {
         info!("ready");
         self.to.readiness.send_replace(Readiness { ready: true, waiting_for: Vec::new() });
         // Starts the rollout that was pending before the start.
-        let live = self.in_force.live();
+        let live = self.active.live();
         self.follow_rollout(&live).await
     }
 
@@ -304,7 +304,7 @@ impl ConfigFeed {
             Some((number, verdict)) = self.rollout.verdicts.recv() => {
                 self.take_verdict(number, verdict).await
             }
-            () = until(self.in_force.access().settles().map(Instant::from_std)) => {
+            () = until(self.active.access().settles().map(Instant::from_std)) => {
                 self.access_settled().await
             }
             Ok(()) = self.from.fetched.changed() => self.keys().await,
@@ -343,11 +343,11 @@ impl ConfigFeed {
                 self.pass_on_clusters(Arc::new(with_it)).await?;
             }
         }
-        let is_of_traffic = self.editions.hear(&update);
+        let is_of_traffic = self.editions.apply(&update);
         self.send(MeshEvent::Registry(update)).await?;
         if is_of_traffic {
             self.send_outbox().await?;
-            self.tell_stored();
+            self.publish_stored();
         }
         Ok(())
     }
@@ -365,7 +365,7 @@ impl ConfigFeed {
     async fn mesh(&mut self) -> Fed {
         let live = self.settings.borrow_and_update().clone();
         self.settle();
-        let events = self.in_force.take_settings(live);
+        let events = self.active.apply_settings(live);
         self.outbox.extend(events);
         self.follow_settings();
         // The default export of entries and the root namespace of policies may have changed.
@@ -374,7 +374,7 @@ impl ConfigFeed {
 
     /// Publishes the active mesh settings.
     fn follow_settings(&mut self) {
-        let config = Arc::clone(&self.in_force.settings().config);
+        let config = Arc::clone(&self.active.settings().config);
         publish_change(&self.to.selectors, Some(config.object_selectors()));
         publish_change(&self.to.named_roots, Arc::new(named_roots(&config)));
         let trust_domain: Arc<str> = config.trust_domain.as_str().into();
@@ -402,7 +402,7 @@ impl ConfigFeed {
     }
 
     async fn changed_hold(&mut self, change: &HoldChange) -> Result<(), HoldRefusal> {
-        self.in_force.check(change)?;
+        self.active.check(change)?;
         match change {
             HoldChange::Promote => {
                 self.promote();
@@ -412,11 +412,11 @@ impl ConfigFeed {
                 self.stop_rollout(by, reason).await;
                 return Ok(());
             }
-            HoldChange::Release if self.let_out().await? => {
+            HoldChange::Release if self.roll_out_waiting().await? => {
                 info!("hold released; rolling out the changes that waited for it");
                 return Ok(());
             }
-            HoldChange::Release if self.in_force.is_rolling_out() => {
+            HoldChange::Release if self.active.is_rolling_out() => {
                 // There is no hold, but the record of a lost hold must be removed.
                 self.remove_hold().await?;
                 self.lost = None;
@@ -434,7 +434,7 @@ impl ConfigFeed {
         if let HoldChange::Hold(hold) = change {
             self.rollout_ends(&hold.reason).await;
         }
-        let events = self.in_force.change(change, TimePoint::now())?;
+        let events = self.active.change(change, TimePoint::now())?;
         self.outbox.extend(events);
         self.lost = None;
         match change {
@@ -450,11 +450,11 @@ impl ConfigFeed {
     /// Sends all events of one change together.
     async fn send_outbox(&mut self) -> Fed {
         // First, so that no version names a configuration that it does not contain.
-        let snapshot = self.in_force.take_snapshot();
+        let snapshot = self.active.take_snapshot();
         let mut events: Vec<_> = snapshot.map(MeshEvent::Configuration).into_iter().collect();
         events.append(&mut self.outbox);
         let policy = Arc::clone(&self.from.policy.borrow());
-        events.extend(self.editions.refresh(&policy, self.in_force.traffic()));
+        events.extend(self.editions.refresh(&policy, self.active.traffic()));
         if events.is_empty() {
             return Ok(());
         }
@@ -465,11 +465,11 @@ impl ConfigFeed {
         let policy = Arc::clone(&self.from.policy.borrow_and_update());
         let visibility = policy.traffic().default_visibility;
         self.send(MeshEvent::Policy(policy)).await?;
-        if self.in_force.take_default_visibility(visibility) {
+        if self.active.apply_default_visibility(visibility) {
             self.mesh().await?;
         }
         self.send_outbox().await?;
-        let live = self.tell_stored();
+        let live = self.publish_stored();
         self.follow_rollout(&live).await
     }
 
@@ -482,17 +482,17 @@ impl ConfigFeed {
         self.entries(&objects);
         self.watchdog.beat();
         self.send_outbox().await?;
-        let live = self.tell_stored();
+        let live = self.publish_stored();
         self.follow_rollout(&live).await
     }
 
     /// Publishes the state of the hold and the reports of all objects. Returns the live
     /// configuration.
-    fn tell_stored(&mut self) -> Arc<ConfigurationSnapshot> {
-        let live = self.in_force.live();
-        let waiting = self.in_force.waiting(&live).map(Arc::new);
+    fn publish_stored(&mut self) -> Arc<ConfigurationSnapshot> {
+        let live = self.active.live();
+        let waiting = self.active.waiting(&live).map(Arc::new);
         self.to.hold.send_replace(Arc::new(HoldState {
-            held: self.in_force.hold().cloned(),
+            held: self.active.hold().cloned(),
             is_durable: self.hold_file.is_some(),
             lost: self.lost.clone(),
             live: Some(Arc::clone(&live)),
@@ -502,7 +502,7 @@ impl ConfigFeed {
         self.to.reports.send_replace(Arc::new(ConfigReports {
             objects: objects.others.clone(),
             unread: Arc::clone(&objects.unread),
-            traffic: self.in_force.stored_traffic().reports().clone(),
+            traffic: self.active.stored_traffic().reports().clone(),
             members: self.editions.reports(&self.from.policy.borrow()),
             entries: self.entries.problems().into(),
             keys: Arc::clone(&self.from.fetched.borrow().0),
@@ -514,7 +514,7 @@ impl ConfigFeed {
     /// Applies the current access policies.
     fn access(&mut self, objects: &Objects) {
         let before: BTreeSet<String> = self.access_problems().collect();
-        let change = self.in_force.take_access(&objects.others, TimePoint::now());
+        let change = self.active.apply_access(&objects.others, TimePoint::now());
         let problems: BTreeSet<String> = self.access_problems().collect();
         for problem in problems.difference(&before) {
             let code = &codes::ACCESS_UNREADABLE;
@@ -522,16 +522,9 @@ impl ConfigFeed {
         }
         if problems != before {
             let problems = problems.into_iter().collect::<Vec<_>>();
-            tell_problems(&self.to.source_statuses, "access policies", &problems);
+            report_problems(&self.to.source_statuses, "access policies", &problems);
         }
-        self.to.wanted_keys.send_if_modified(|held| {
-            let wanted = self.in_force.wanted_keys();
-            let differs = **held != wanted;
-            if differs {
-                *held = Arc::new(wanted);
-            }
-            differs
-        });
+        publish_change(&self.to.wanted_keys, Arc::new(self.active.wanted_keys()));
         let Some(change) = change else { return };
         self.outbox.push(MeshEvent::Access(change.policies, change.causes));
     }
@@ -543,7 +536,7 @@ impl ConfigFeed {
             let keys = Arc::clone(&fetched);
             *reports = Arc::new(ConfigReports { keys, ..ConfigReports::clone(reports) });
         });
-        let Some(policies) = self.in_force.access_mut().take_keys(fetched) else { return Ok(()) };
+        let Some(policies) = self.active.access_mut().take_keys(fetched) else { return Ok(()) };
         let cause = Cause::named(ClusterId::default(), "RequestAuthentication", "keys");
         self.send(MeshEvent::Access(policies, cause.into())).await
     }
@@ -555,7 +548,7 @@ impl ConfigFeed {
         let is_tried = |(fetched, tried): &(Arc<FetchedKeys>, bool), wanted: &BTreeMap<_, _>| {
             *tried && wanted.keys().all(|place| fetched.contains_key(place))
         };
-        let wanted = self.in_force.wanted_keys();
+        let wanted = self.active.wanted_keys();
         while !wanted.is_empty() && Instant::now() < deadline {
             if is_tried(&self.from.fetched.borrow_and_update(), &wanted) {
                 break;
@@ -571,7 +564,7 @@ impl ConfigFeed {
     /// Ends the transition of servers that still accepted the previous mode of their clients.
     async fn access_settled(&mut self) -> Fed {
         let now = Instant::now().into_std();
-        let Some(policies) = self.in_force.access_mut().settle(now) else { return Ok(()) };
+        let Some(policies) = self.active.access_mut().settle(now) else { return Ok(()) };
         let cause = Cause::named(ClusterId::default(), "PeerAuthentication", "");
         self.send(MeshEvent::Access(policies, cause.into())).await
     }
@@ -582,27 +575,21 @@ impl ConfigFeed {
             let faults: Vec<_> = report.faults.iter().map(ToString::to_string).collect();
             format!("{name}: {}", faults.join("; "))
         };
-        self.in_force.stored_access().troubles().map(of)
+        self.active.stored_access().troubles().map(of)
     }
 
     /// Applies the current ServiceEntries and traffic objects.
     fn entries(&mut self, objects: &Objects) {
-        let config = Arc::clone(&self.in_force.settings().config);
+        let config = Arc::clone(&self.active.settings().config);
         self.entries.export_by_default(&config.default_service_export_to);
         let before = self.entries.problems().to_vec();
         self.entries.shadowed(&objects.shadowed);
         let change = self.entries.apply(&objects.others);
         self.traffic(objects);
-        self.to.stand_ins.send_if_modified(|held| {
-            let mut new = self.entries.stand_ins();
-            new.extend(self.in_force.stored_traffic().stand_ins());
-            new.extend(self.in_force.stored_access().stand_ins());
-            let differs = **held != new;
-            if differs {
-                *held = Arc::new(new);
-            }
-            differs
-        });
+        let mut objects = self.entries.last_valid_objects();
+        objects.extend(self.active.stored_traffic().last_valid_objects());
+        objects.extend(self.active.stored_access().last_valid_objects());
+        publish_change(&self.to.last_valid_objects, Arc::new(objects));
         let problems = self.entries.problems();
         // Both lists are sorted.
         let new = problems.iter().filter(|problem| before.binary_search(problem).is_err());
@@ -612,7 +599,7 @@ impl ConfigFeed {
         }
         if before != problems {
             self.to.faulty.send_replace(problems.len());
-            tell_problems(&self.to.source_statuses, "entries", problems);
+            report_problems(&self.to.source_statuses, "entries", problems);
         }
         let Some(change) = change else { return };
         // This source has one run per process, which begins with a complete list.
@@ -623,8 +610,8 @@ impl ConfigFeed {
 
     /// Applies the current traffic objects and logs new faults.
     fn traffic(&mut self, objects: &Objects) {
-        let update = self.in_force.take_traffic(&objects.others);
-        let news = self.in_force.stored_traffic_mut().take_news();
+        let update = self.active.apply_traffic(&objects.others);
+        let news = self.active.stored_traffic_mut().take_news();
         for (key, reason) in first_of_each(news.into_iter()) {
             let next = reason.code.next;
             warn!(object = %key, %reason, next, "traffic object has faults and is not fully applied");
@@ -708,7 +695,7 @@ mod tests {
                 faulty,
                 reports: watch::channel(Arc::default()).0,
                 hold: watch::channel(Arc::default()).0,
-                stand_ins: watch::channel(Arc::default()).0,
+                last_valid_objects: watch::channel(Arc::default()).0,
                 source_statuses,
                 readiness,
             },
@@ -716,7 +703,7 @@ mod tests {
             settings,
             objects,
             entries: service_entry::EntryIndex::new("cluster.local"),
-            in_force: ConfigurationInForce::new(
+            active: ActiveConfiguration::new(
                 ReadingRules {
                     domain: "cluster.local".to_owned(),
                     defaults: mesh_config::Defaults::default(),
@@ -737,7 +724,7 @@ mod tests {
         updates.send(word).await.expect("room");
         feed.flush().await.expect("a queue");
         assert!(
-            matches!(fed.recv().await, Some(MeshEvent::Clusters(said)) if said == *known.borrow())
+            matches!(fed.recv().await, Some(MeshEvent::Clusters(published)) if published == *known.borrow())
         );
         assert!(matches!(fed.recv().await, Some(MeshEvent::Registry(_))));
     }

@@ -9,12 +9,12 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
+use super::active_configuration::ReadingRules;
 use super::callers::{KnownPods, follow_pods};
 use super::core::{Core, EVENTS, share_services};
 use super::dns_records::write_dns_records;
 use super::feed::{self, Configuration, FeedInputs, FeedOutputs, RolloutOutputs};
 use super::ignored_scopes::warn_of_ignored_scopes;
-use super::in_force::ReadingRules;
 use super::judged_statuses::JudgedStatuses;
 use super::key_fetcher;
 use super::outside_issuer;
@@ -27,6 +27,7 @@ use super::start_reads::EarlyHold;
 use crate::admin::Readiness;
 use crate::config::ServeArgs;
 use strait_base::durable;
+use strait_base::latest::publish_change;
 use strait_base::source_status::SourceStatusTable;
 use strait_base::task::Supervisor;
 use strait_explain::ConfigReports;
@@ -236,7 +237,7 @@ impl ServerInputs {
         let (holds, holds_asked) = mpsc::channel(HOLDS);
         let (hold, hold_seen) = watch::channel(Arc::default());
         let (rollout, rollout_seen) = watch::channel(Arc::default());
-        let (stand_ins, stand_ins_seen) = watch::channel(Arc::default());
+        let (last_valid_objects, last_valid_receiver) = watch::channel(Arc::default());
         let judged = JudgedStatuses {
             context: core.context.clone(),
             reports: reports_seen.clone(),
@@ -267,7 +268,7 @@ impl ServerInputs {
             others: strait_lkg::Others {
                 lines: source_statuses.lines(),
                 stores: stores.held(),
-                stand_ins: stand_ins_seen,
+                last_valid_objects: last_valid_receiver,
                 issuers: keys,
             },
             mesh_data: mesh.data(),
@@ -325,7 +326,7 @@ impl ServerInputs {
             faulty,
             reports,
             hold,
-            stand_ins,
+            last_valid_objects,
             source_statuses,
             readiness,
         };
@@ -371,13 +372,13 @@ fn share_holds(
     tasks: &Supervisor,
 ) -> watch::Receiver<HoldSharing> {
     let Some(store) = store else { return watch::channel(HoldSharing::Alone).1 };
-    let (told, seen) = watch::channel(HoldSharing::Shared(None));
+    let (sharing, receiver) = watch::channel(HoldSharing::Shared(None));
     let (hold, holds) = (hold.clone(), holds.clone());
     tasks.spawn_restarting("holds of replicas", Duration::from_secs(1), move || {
         let (store, hold, holds) = (store.clone(), hold.clone(), holds.clone());
-        HoldFollower { store, hold, holds, told: told.clone(), now: SystemTime::now }.run()
+        HoldFollower { store, hold, holds, sharing: sharing.clone(), now: SystemTime::now }.run()
     });
-    seen
+    receiver
 }
 
 /// Starts the election of the replica that writes. Returns this replica's role, and whether it has
@@ -392,7 +393,7 @@ fn writer(
     let Some(config_cluster) = source.config_cluster() else {
         return (watch::channel(WriterRole::Writes).1, watch::channel(true).1);
     };
-    let (role, role_seen) = watch::channel(WriterRole::Waits);
+    let (role, role_seen) = watch::channel(WriterRole::Standby);
     let (given_up, given_up_seen) = watch::channel(false);
     let lease = Arc::new(WriterLease {
         access: config_cluster.access,
@@ -427,13 +428,7 @@ fn roots(
         gate.open().await;
         loop {
             let new = identity.borrow_and_update().root_bundle().cloned();
-            roots.send_if_modified(|held| {
-                let differs = *held != new;
-                if differs {
-                    *held = new;
-                }
-                differs
-            });
+            publish_change(&roots, new);
             // An error means that the process is ending.
             if identity.changed().await.is_err() {
                 return;

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use crate::admin::Readiness;
+use strait_base::latest::publish_change;
 use strait_base::task::until;
 use strait_explain::{ConfigReports, ConfigView};
 use strait_mesh::push::PushContext;
@@ -109,13 +110,7 @@ impl JudgedStatuses {
                         let judge = move || statuses(&context, &reports, of_istio);
                         // Runs aside, because many statuses take long.
                         let Ok(all) = tokio::task::spawn_blocking(judge).await else { return };
-                        wanted.send_if_modified(|held| {
-                            let differs = **held != all;
-                            if differs {
-                                *held = Arc::new(all);
-                            }
-                            differs
-                        });
+                        publish_change(&wanted, Arc::new(all));
                     }
                 }
             }

@@ -15,6 +15,7 @@ pub mod config;
 pub mod metrics;
 pub mod replicas;
 
+mod active_configuration;
 mod authority_secret;
 mod callers;
 mod churn_monitor;
@@ -25,7 +26,6 @@ mod error;
 mod estate_ca;
 mod feed;
 mod ignored_scopes;
-mod in_force;
 mod inputs;
 mod journal;
 mod judged_statuses;
@@ -163,16 +163,16 @@ pub async fn run(args: &ServeArgs) -> Result<(), ServeError> {
         lock_memory();
     }
     // A signal also ends an unfinished start, and removes its temporary files.
-    let mut asked = std::pin::pin!(signalled());
+    let mut signal = std::pin::pin!(signalled());
     let bound = tokio::select! {
         bound = Box::pin(start(args)) => bound?,
-        () = &mut asked => return Ok(()),
+        () = &mut signal => return Ok(()),
     };
     let inject = bound.inject.map(|inject| format!(r#","inject":"{inject}""#)).unwrap_or_default();
     let line = format!(r#"{{"xds":"{}","admin":"{}"{inject}}}"#, bound.xds, bound.admin);
     // Proxies are served even if nothing reads the output.
     let _ = writeln!(std::io::stdout(), "{line}");
-    asked.await;
+    signal.await;
     info!("draining");
     bound.shut_down().await;
     Ok(())
@@ -239,7 +239,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     let identity =
         identity(args, state_path.as_deref(), &source, named, roots.evidence(), &tasks).await?;
     let (identity_seen, identity_entered) = (identity.clone(), identity.clone());
-    let gate = RootGate::start(&identity, roots.in_force.clone(), args.accept_new_root, &tasks);
+    let gate = RootGate::start(&identity, roots.known.clone(), args.accept_new_root, &tasks);
     let (xds_listener, xds) = bind(&args.xds_address, "--xds-address").await?;
     let (admin_listener, admin) = bind(&args.admin_address, "--admin-address").await?;
     let webhook = match &args.inject_address {
@@ -410,7 +410,7 @@ fn admin_token(args: &ServeArgs, state_dir: Option<&Path>) -> Result<AdminToken,
 struct RootsKeeper {
     store: RootStore,
     /// The records about roots that workloads had at the start.
-    in_force: RootRecords,
+    known: RootRecords,
     ledger: Arc<RootLedger>,
     witness: Arc<LateWitness>,
 }
@@ -430,10 +430,10 @@ impl RootsKeeper {
         let store = RootStore::new(state_dir, secret, &args.replica_id());
         let (early_hold, (own, shared)) =
             start_reads::read(shared_hold, &store, START_WAIT, tasks).await;
-        let mut in_force = shared.clone();
-        in_force.extend(own.clone());
-        if in_force.is_empty() {
-            in_force = store.written_in_namespace(START_WAIT).await;
+        let mut known = shared.clone();
+        known.extend(own.clone());
+        if known.is_empty() {
+            known = store.written_in_namespace(START_WAIT).await;
         }
         let is_accepted = args.accept_new_root;
         let ledger = RootLedger::new(own, shared.clone(), args.max_certificate_lifetime);
@@ -442,7 +442,7 @@ impl RootsKeeper {
             ledger.merge(&shared);
         }
         let ledger = Arc::new(ledger);
-        (Self { store, in_force, ledger, witness: Arc::default() }, early_hold)
+        (Self { store, known, ledger, witness: Arc::default() }, early_hold)
     }
 
     fn evidence(&self) -> RootEvidence {

@@ -126,15 +126,15 @@ impl ServerOutputs {
         if let (Some(path), Some(writes)) = (ports.state_dir.clone(), &writes) {
             let (writes, statuses) = (writes.clone(), inputs.source_statuses.clone());
             tasks.spawn_restarting("state directory", Duration::from_secs(1), move || {
-                state_dir::tell(path.clone(), writes.clone(), statuses.clone())
+                state_dir::report_failures(path.clone(), writes.clone(), statuses.clone())
             });
         }
 
         let memory = MemoryLimit::of_process();
         let streams = Arc::new(Connections::new(Budgets::of_memory(memory.limit())));
         let stats = Arc::new(strait_ads::Stats::default());
-        tasks.spawn("heap", heap::run(inputs.statuses.clone(), heap::QUIET, give_back));
-        tasks.spawn("heap after the start", give_back_after_start(inputs.readiness.clone()));
+        tasks.spawn("heap", heap::run(inputs.statuses.clone(), heap::QUIET, trim_heap));
+        tasks.spawn("heap after the start", trim_heap_after_start(inputs.readiness.clone()));
         let (open, sent) = (Arc::clone(&streams), Arc::clone(&stats));
         let churn = move || open.churn() + sent.large_syncs.load(Ordering::Relaxed);
         let monitor = Arc::new(StreamMonitor::default());
@@ -150,8 +150,8 @@ impl ServerOutputs {
         };
         let watched = Arc::clone(&monitor);
         tasks.spawn("stream monitor", stream_monitor::run(watched, sample, drain.clone()));
-        tasks.spawn("churn monitor", churn_monitor::run(churn, give_back));
-        tasks.spawn("pressure", pressure::run(memory, Arc::clone(&streams), give_back));
+        tasks.spawn("churn monitor", churn_monitor::run(churn, trim_heap));
+        tasks.spawn("pressure", pressure::run(memory, Arc::clone(&streams), trim_heap));
 
         let (replicas, authenticator) = ports.replicas;
         let (accepted, of_replicas) = mpsc::channel(REPLICA_CONNECTIONS_MAX);
@@ -295,19 +295,19 @@ fn session_key(identity: watch::Receiver<Arc<ServerIdentity>>, token: &Token) ->
 
 /// Returns free memory to the system after the start, when restored state and file contents have
 /// been dropped.
-async fn give_back_after_start(mut readiness: watch::Receiver<Readiness>) {
+async fn trim_heap_after_start(mut readiness: watch::Receiver<Readiness>) {
     if readiness.wait_for(|now| now.ready).await.is_err() {
         return;
     }
     for pause in [heap::QUIET, heap::QUIET * heap::AFTERMATH] {
         tokio::time::sleep(pause).await;
         // A panic in this task has no other consequences.
-        let _ = tokio::task::spawn_blocking(give_back).await;
+        let _ = tokio::task::spawn_blocking(trim_heap).await;
     }
 }
 
 /// Returns free memory to the system.
-fn give_back() {
+fn trim_heap() {
     strait_heap::give_back();
 }
 

@@ -36,12 +36,12 @@ pub(super) async fn take(replicas: &OtherReplicas, state_dir: &Path) {
         return;
     }
     let peers = replicas.found(FIND_LIMIT).await;
-    let asking = async {
+    let transfer = async {
         for peer in peers {
             let refused = |reason: String| {
                 warn!(replica = peer.label(), reason, "taking the last known state failed");
             };
-            let answer = match replicas.ask(&peer, PeerRequest::get(PATH)).await {
+            let answer = match replicas.request(&peer, PeerRequest::get(PATH)).await {
                 Ok(answer) if answer.status == StatusCode::OK => answer,
                 // It has no state directory, or is starting too.
                 Ok(_) => continue,
@@ -61,7 +61,7 @@ pub(super) async fn take(replicas: &OtherReplicas, state_dir: &Path) {
             }
         }
     };
-    if timeout(TAKE_LIMIT, asking).await.is_err() {
+    if timeout(TAKE_LIMIT, transfer).await.is_err() {
         warn!("taking the last known state of another replica timed out; starting without it");
     }
 }

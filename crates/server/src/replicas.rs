@@ -270,7 +270,7 @@ impl OtherReplicas {
     ///
     /// # Errors
     /// The reason why there is no response, as text.
-    pub async fn ask(&self, peer: &Peer, request: PeerRequest) -> Result<PeerAnswer, String> {
+    pub async fn request(&self, peer: &Peer, request: PeerRequest) -> Result<PeerAnswer, String> {
         let address = &peer.address;
         let connecting = timeout(CONNECT_LIMIT, self.authenticator.connect(address)).await;
         let stream = connecting

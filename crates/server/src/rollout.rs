@@ -116,14 +116,15 @@ impl RolloutRun {
 
     /// Returns the cohort, extended by connected proxies up to this percentage.
     fn filled(&self, percent: u8) -> Cohort {
-        let stands = self.stands();
-        self.rollout.cohort.filled(percent, stands.iter().map(|stand| &*stand.proxy))
+        let locations = self.locations();
+        self.rollout.cohort.filled(percent, locations.iter().map(|location| &*location.proxy))
     }
 
     /// Returns the locations of all connected proxies.
-    fn stands(&self) -> Vec<Arc<ProxyLocation>> {
-        let stands = [&self.interest, self.head.interest()].map(|interest| interest.stands(None));
-        stands.into_iter().flatten().map(|(_, stand)| stand).collect()
+    fn locations(&self) -> Vec<Arc<ProxyLocation>> {
+        let locations =
+            [&self.interest, self.head.interest()].map(|interest| interest.locations(None));
+        locations.into_iter().flatten().map(|(_, location)| location).collect()
     }
 
     /// Gives the new configuration to the cohort. Returns `None` if the rollout has ended.
@@ -217,19 +218,19 @@ impl RolloutRun {
             return None;
         }
         let versions = [self.settled.borrow().clone()?, self.head.versions().borrow().clone()?];
-        let mut stands = self.stands();
-        stands.retain(|stand| cohort.contains(&stand.proxy));
+        let mut locations = self.locations();
+        locations.retain(|location| cohort.contains(&location.proxy));
         let is_known = looked_at.as_ref().is_some_and(|last| {
             let pairs = last.versions.iter().zip(&versions);
-            last.proxies == stands.len() && pairs.into_iter().all(|(a, b)| Arc::ptr_eq(a, b))
+            last.proxies == locations.len() && pairs.into_iter().all(|(a, b)| Arc::ptr_eq(a, b))
         });
         if is_known {
             return None;
         }
-        *looked_at = Some(LookedAt { versions: versions.clone(), proxies: stands.len() });
+        *looked_at = Some(LookedAt { versions: versions.clone(), proxies: locations.len() });
         let found: Result<Option<LostEndpoints>, _> = tokio::task::spawn_blocking(move || {
             let deadline = Moment::now() + LOOK_MAX;
-            lost_endpoints(versions.each_ref().map(|one| &**one), &stands, percent, deadline)
+            lost_endpoints(versions.each_ref().map(|one| &**one), &locations, percent, deadline)
         })
         .await;
         let lost = found.ok().flatten()?;
@@ -243,7 +244,7 @@ pub(super) fn digits(rollout: &RunningRollout) -> String {
 }
 
 /// Logs that a rollout was stopped.
-pub(super) fn tell_stopped(rollout: &RunningRollout, reason: &str) {
+pub(super) fn log_stopped(rollout: &RunningRollout, reason: &str) {
     let code = &codes::ROLLOUT_STOPPED;
     let (id, percent) = (digits(rollout), rollout.percent());
     warn!(configuration = id, percent, reason, %code, next = code.next, "rollout stopped; its proxies return to the previous configuration");

@@ -79,12 +79,12 @@ fn describe(conflict: &RootConflict) -> Arc<str> {
     let list = |roots: &std::collections::BTreeSet<_>| {
         roots.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
     };
-    let RootConflict { new, in_force } = conflict;
+    let RootConflict { new, active } = conflict;
     let code = &codes::ROOTS_UNKNOWN;
     format!(
         "a CA whose roots workloads have: {code}: the CA has the roots {}; workloads have {}. {}",
         list(new),
-        list(in_force),
+        list(active),
         code.next.replace('\n', " ")
     )
     .into()

@@ -164,10 +164,10 @@ impl RootStore {
     fn report(&self, identity: &ServerIdentity, witness: &LateWitness) -> Option<ReplicaReport> {
         let now = SystemTime::now();
         let (bundle, witness) = (identity.root_bundle()?, witness.0.get()?);
-        let waits = |step| matches!(step, RootStep::Distribute | RootStep::Sign);
+        let is_waiting = |step| matches!(step, RootStep::Distribute | RootStep::Sign);
         let roots = identity.root_standings(now);
         let given = roots.iter().map(|root| root.fingerprint.clone()).collect();
-        let lacks = roots.iter().filter(|root| waits(root.step)).filter_map(|root| {
+        let lacks = roots.iter().filter(|root| is_waiting(root.step)).filter_map(|root| {
             let mut lacks = witness.own_lacks(bundle, root.record.as_ref()?, now);
             lacks.retain(|lack| lack.is_seen);
             let first = lacks.first()?.to_string();

@@ -75,14 +75,16 @@ impl ReplicaReports {
     fn lacks(&self, root: &RootFingerprint) -> Vec<RootLack> {
         let reports = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let of = |(name, report): (&String, &ReplicaReport)| {
-            let who = format!("replica {name}");
+            let part = format!("replica {name}");
             let gives = |given: &BTreeSet<RootFingerprint>| given.contains(root);
             match report.lacks.get(root) {
-                Some(lacks) => Some(seen(&who, lacks)),
+                Some(lacks) => Some(seen(&part, lacks)),
                 None if report.given.as_ref().is_none_or(gives) => None,
                 // The replica may read its files later than this one, or may just have received the
                 // root.
-                None => Some(seen(&who, "it has not reported yet that it sends it to its proxies")),
+                None => {
+                    Some(seen(&part, "it has not reported yet that it sends it to its proxies"))
+                }
             }
         };
         reports.iter().filter_map(of).collect()
@@ -150,7 +152,7 @@ impl MeshWitness {
         ]
         .into_iter()
         .filter(|(of, ..)| !of.is_empty())
-        .map(|(mut of, is_seen, who, fact)| {
+        .map(|(mut of, is_seen, part, fact)| {
             of.sort();
             of.dedup();
             let count = of.len();
@@ -158,7 +160,7 @@ impl MeshWitness {
             if count > LISTED {
                 listed.push("…".to_owned());
             }
-            RootLack { is_seen, ..lack(&format!("{count} {who} ({})", listed.join(", ")), fact) }
+            RootLack { is_seen, ..lack(&format!("{count} {part} ({})", listed.join(", ")), fact) }
         })
         .collect()
     }
@@ -181,13 +183,13 @@ fn of_cluster(status: &ClusterStatus) -> Option<RootLack> {
     if matches!(status.state, Conflict | IdentityChanged | Rejected) {
         return None;
     }
-    let who = format!("cluster {}", status.id);
+    let part = format!("cluster {}", status.id);
     let Some(roots) = &status.roots else {
-        return Some(lack(&who, "the roots in its namespaces are not known yet"));
+        return Some(lack(&part, "the roots in its namespaces are not known yet"));
     };
     if let Some(denied) = &roots.denied {
         let fact = format!("reading or writing roots there is not permitted: {denied}");
-        return Some(lack(&who, &fact));
+        return Some(lack(&part, &fact));
     }
     let (missing, of) = (roots.namespaces - roots.current.min(roots.namespaces), roots.namespaces);
     if missing == 0 {
@@ -205,17 +207,17 @@ fn of_cluster(status: &ClusterStatus) -> Option<RootLack> {
             missing - foreign
         ),
     };
-    Some(RootLack { is_seen: roots.foreign < missing, ..lack(&who, &fact) })
+    Some(RootLack { is_seen: roots.foreign < missing, ..lack(&part, &fact) })
 }
 
 /// Creates an entry that only the operator can judge.
-fn lack(who: &str, fact: &str) -> RootLack {
-    RootLack { who: who.to_owned(), fact: fact.to_owned(), is_seen: false }
+fn lack(part: &str, fact: &str) -> RootLack {
+    RootLack { part: part.to_owned(), fact: fact.to_owned(), is_seen: false }
 }
 
 /// Creates an entry for an observed lack.
-fn seen(who: &str, fact: &str) -> RootLack {
-    RootLack { is_seen: true, ..lack(who, fact) }
+fn seen(part: &str, fact: &str) -> RootLack {
+    RootLack { is_seen: true, ..lack(part, fact) }
 }
 
 #[cfg(test)]
@@ -268,14 +270,14 @@ mod tests {
         assert_eq!(of(3, 3, 0), None);
         let missing = "cluster east: 2 of its 3 namespaces lack it".to_owned();
         assert_eq!(of(3, 1, 0), Some((missing, true)));
-        let says = |found: Option<(String, bool)>, part: &str, is_seen: bool| {
+        let reports = |found: Option<(String, bool)>, part: &str, is_seen: bool| {
             found.is_some_and(|(fact, seen)| fact.contains(part) && seen == is_seen)
         };
-        assert!(says(of(3, 2, 1), "another writer's", false));
-        assert!(says(of(3, 1, 1), "1 of its 3 namespaces lack", true));
-        assert!(says(fact(None), "not known yet", false));
+        assert!(reports(of(3, 2, 1), "another writer's", false));
+        assert!(reports(of(3, 1, 1), "1 of its 3 namespaces lack", true));
+        assert!(reports(fact(None), "not known yet", false));
         let denied = RootsStatus { denied: Some("403".to_owned()), ..RootsStatus::default() };
-        assert!(says(fact(Some(denied)), ": 403", false));
+        assert!(reports(fact(Some(denied)), ": 403", false));
         let mut status = ClusterStatus::live("east");
         status.state = ClusterState::Rejected;
         assert_eq!(of_cluster(&status), None, "the cluster is not in the mesh");

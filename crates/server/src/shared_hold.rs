@@ -178,7 +178,7 @@ enum Step {
     /// None: both agree.
     Agree,
     /// Write the hold of this replica.
-    Tell,
+    Write,
     /// Adopt the hold of the other replicas, or release it.
     Follow,
 }
@@ -199,7 +199,7 @@ fn step(
 ) -> Step {
     let Some(stored) = stored else {
         // The Secret was deleted, or never existed. A deletion does not release a hold.
-        return if own.is_some() { Step::Tell } else { Step::Agree };
+        return if own.is_some() { Step::Write } else { Step::Agree };
     };
     if stored.mark() == own {
         return Step::Agree;
@@ -207,9 +207,9 @@ fn step(
     let is_own_new = agreed.is_none_or(|agreed| agreed.mark.as_ref() != own);
     let is_stored_new = agreed.is_none_or(|agreed| agreed.changed != Some(stored.changed));
     match (is_own_new, is_stored_new) {
-        (true, false) => Step::Tell,
+        (true, false) => Step::Write,
         (false, true) => Step::Follow,
-        _ if own_at > stored.changed => Step::Tell,
+        _ if own_at > stored.changed => Step::Write,
         _ => Step::Follow,
     }
 }
@@ -222,7 +222,7 @@ pub(super) struct HoldFollower {
     /// Sends hold requests to this replica's feed.
     pub(super) holds: HoldRequests,
     /// Whether the other replicas have the same hold.
-    pub(super) told: watch::Sender<HoldSharing>,
+    pub(super) sharing: watch::Sender<HoldSharing>,
     pub(super) now: fn() -> SystemTime,
 }
 
@@ -249,14 +249,14 @@ impl HoldFollower {
             return;
         }
         loop {
-            self.take_note(&mut own);
+            self.update_own(&mut own);
             let wait = match self.turn(&mut own, &mut agreed).await {
                 Ok(()) => {
-                    self.tell(HoldSharing::Shared(own.mark()));
+                    self.report(HoldSharing::Shared(own.mark()));
                     INTERVAL
                 }
                 Err(fact) => {
-                    self.tell(HoldSharing::Failing(own.mark(), fact.into()));
+                    self.report(HoldSharing::Failing(own.mark(), fact.into()));
                     RETRY
                 }
             };
@@ -273,7 +273,7 @@ impl HoldFollower {
     }
 
     /// Updates `own` from this replica's current hold.
-    fn take_note(&mut self, own: &mut OwnHold) {
+    fn update_own(&mut self, own: &mut OwnHold) {
         let hold = self.hold.borrow_and_update().held.clone();
         if hold == own.hold {
             return;
@@ -306,15 +306,15 @@ impl HoldFollower {
             (Step::Agree, stored) => stored,
             (Step::Follow, Some(stored)) => {
                 self.follow(&stored).await?;
-                self.take_note(own);
+                self.update_own(own);
                 Some(stored)
             }
-            (Step::Tell | Step::Follow, stored) => {
+            (Step::Write | Step::Follow, stored) => {
                 let before = stored.map_or(0, |stored| stored.changed.saturating_add(1));
                 let changed = milliseconds((self.now)()).max(own.at).max(before);
-                let told = self.store.write(changed, own.hold.as_ref(), read.as_ref()).await?;
+                let written = self.store.write(changed, own.hold.as_ref(), read.as_ref()).await?;
                 info!(held = own.hold.is_some(), "sent the hold state to the other replicas");
-                Some(told)
+                Some(written)
             }
         };
         let changed = shared.map(|shared| shared.changed);
@@ -338,8 +338,8 @@ impl HoldFollower {
         done.map_err(|refusal| refusal.to_string())
     }
 
-    fn tell(&self, new: HoldSharing) {
-        self.told.send_if_modified(|held| {
+    fn report(&self, new: HoldSharing) {
+        self.sharing.send_if_modified(|held| {
             let differs = *held != new;
             if differs {
                 if let HoldSharing::Failing(_, fact) = &new {
@@ -367,7 +367,7 @@ mod tests {
 
     #[test]
     fn later_hold_wins() {
-        use Step::{Agree, Follow, Tell};
+        use Step::{Agree, Follow, Write};
         let agreed = |since: Option<u64>, changed| Agreement { mark: since.map(mark), changed };
         let (none, five, seven) = (None, Some(mark(5)), Some(mark(7)));
         for (own, own_at, there, before, expected) in [
@@ -375,23 +375,23 @@ mod tests {
             (&none, 0, None, None, Agree),
             // At a start: both agree, only one has a hold, or it was released during the absence.
             (&five, 5, Some(stored(6, Some(5))), None, Agree),
-            (&five, 5, None, None, Tell),
+            (&five, 5, None, None, Write),
             (&none, 0, Some(stored(6, Some(5))), None, Follow),
             (&five, 5, Some(stored(6, None)), None, Follow),
             // Requested here while the config cluster was unreachable, before a restart.
-            (&seven, 7, Some(stored(6, None)), None, Tell),
+            (&seven, 7, Some(stored(6, None)), None, Write),
             // Requested here, or elsewhere.
-            (&five, 5, Some(stored(3, None)), Some(agreed(None, Some(3))), Tell),
-            (&none, 8, Some(stored(6, Some(5))), Some(agreed(Some(5), Some(6))), Tell),
+            (&five, 5, Some(stored(3, None)), Some(agreed(None, Some(3))), Write),
+            (&none, 8, Some(stored(6, Some(5))), Some(agreed(Some(5), Some(6))), Write),
             (&five, 5, Some(stored(8, None)), Some(agreed(Some(5), Some(6))), Follow),
             (&none, 0, Some(stored(8, Some(7))), Some(agreed(None, Some(6))), Follow),
             // A slow clock does not suppress a request.
-            (&five, 5, Some(stored(900, None)), Some(agreed(None, Some(900))), Tell),
+            (&five, 5, Some(stored(900, None)), Some(agreed(None, Some(900))), Write),
             // Requested both here and elsewhere: the later request wins.
-            (&seven, 7, Some(stored(6, Some(5))), Some(agreed(None, Some(3))), Tell),
+            (&seven, 7, Some(stored(6, Some(5))), Some(agreed(None, Some(3))), Write),
             (&five, 5, Some(stored(8, Some(7))), Some(agreed(None, Some(3))), Follow),
             // A deleted Secret releases nothing.
-            (&five, 5, None, Some(agreed(Some(5), Some(6))), Tell),
+            (&five, 5, None, Some(agreed(Some(5), Some(6))), Write),
             (&none, 8, None, Some(agreed(None, Some(8))), Agree),
         ] {
             let found = step((own.as_ref(), own_at), there.as_ref(), before.as_ref());

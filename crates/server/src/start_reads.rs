@@ -28,14 +28,14 @@ pub(super) async fn read(
     wait: Duration,
     tasks: &Supervisor,
 ) -> (EarlyHold, (RootRecords, RootRecords)) {
-    let (told, early) = oneshot::channel();
+    let (result, early) = oneshot::channel();
     if let Some(hold) = hold {
         tasks.spawn("hold at start", async move {
             // The receiver is gone if the process ends.
-            let _ = told.send(hold.at_start(wait).await);
+            let _ = result.send(hold.at_start(wait).await);
         });
     } else {
-        let _ = told.send(Ok(None));
+        let _ = result.send(Ok(None));
     }
     (early, roots.at_start(wait).await)
 }

@@ -27,10 +27,10 @@ pub(super) struct StateDir {
 
 impl StateDir {
     /// Opens the configured directory, otherwise the default one if it is writable.
-    pub(super) fn open(asked: Option<&Path>) -> Result<Option<Self>, ServeError> {
-        if let Some(path) = asked {
-            let made = fs::create_dir_all(path);
-            made.map_err(|source| ServeError::StateDir { path: path.to_owned(), source })?;
+    pub(super) fn open(path_setting: Option<&Path>) -> Result<Option<Self>, ServeError> {
+        if let Some(path) = path_setting {
+            let created = fs::create_dir_all(path);
+            created.map_err(|source| ServeError::StateDir { path: path.to_owned(), source })?;
             return Self::hold(path).map(Some);
         }
         let usual = Path::new(USUAL);
@@ -51,7 +51,7 @@ impl StateDir {
         let file = path.join(LOCK);
         let lock = match lock(&file) {
             Ok(lock) => Some(lock),
-            Err(LockRefusal::Held(holder)) => {
+            Err(LockRefusal::InUse(holder)) => {
                 return Err(ServeError::StateInUse { path: path.to_owned(), holder });
             }
             // Reading may be enough; later writers report their own failures.
@@ -78,7 +78,7 @@ impl Drop for StateDir {
 /// Reason for a missing lock.
 enum LockRefusal {
     /// Another process has it.
-    Held(String),
+    InUse(String),
     /// The system can't lock.
     Unable(io::Error),
 }
@@ -94,7 +94,7 @@ fn lock(path: &Path) -> Result<File, LockRefusal> {
         Err(TryLockError::WouldBlock) => {
             let mut holder = String::new();
             let _ = (&mut file).take(64).read_to_string(&mut holder);
-            return Err(LockRefusal::Held(match holder.trim() {
+            return Err(LockRefusal::InUse(match holder.trim() {
                 "" => "another process".to_owned(),
                 id => format!("process {id}"),
             }));
@@ -114,16 +114,16 @@ fn is_writable(path: &Path) -> bool {
 }
 
 /// Reports in the table of sources why the state can't be written, as long as this is so.
-pub(super) async fn tell(
+pub(super) async fn report_failures(
     path: PathBuf,
     mut writes: watch::Receiver<Writes>,
     source_statuses: SourceStatusTable,
 ) {
     let name = STATE_DIRECTORY.into();
-    let mut told = None;
+    let mut reported = None;
     loop {
         let failing = writes.borrow_and_update().failing.clone();
-        if failing != told {
+        if failing != reported {
             match &failing {
                 Some(fact) => {
                     let code = &codes::UNWRITABLE;
@@ -139,7 +139,7 @@ pub(super) async fn tell(
                 }
                 None => source_statuses.forget(&name),
             }
-            told = failing;
+            reported = failing;
         }
         if writes.changed().await.is_err() {
             return std::future::pending().await;

@@ -134,7 +134,7 @@ pub(crate) async fn run(args: &BundleArgs) -> CommandResult {
     };
     output::print(&printed)?;
     for left_out in &bundle.contents.left_out {
-        tell!("left out: {left_out}");
+        eprint_line!("left out: {left_out}");
     }
     if args.dry_run {
         return Ok(Exit::Fine);
@@ -146,7 +146,7 @@ pub(crate) async fn run(args: &BundleArgs) -> CommandResult {
     let packed = bundle.pack(&folder, u64::try_from(now.as_second()).unwrap_or(0));
     let packed = packed.map_err(unwritten)?;
     write_new(&path, &packed).map_err(unwritten)?;
-    tell!(
+    eprint_line!(
         "wrote {}: {} bytes. It contains names of clusters and services, addresses and identities. Review it before you share it: strait ui --bundle {0}",
         path.display(),
         packed.len()
@@ -219,9 +219,9 @@ impl<'a> BundleCollection<'a> {
 
     /// Collects the configuration that proxies were sent: first the requested proxies, then proxies
     /// that refused something, then others up to the limit.
-    async fn dumps(&mut self, all: &[Sent<Proxy>], asked: &[String]) -> Result<(), CommandFailure> {
+    async fn dumps(&mut self, all: &[Sent<Proxy>], pairs: &[String]) -> Result<(), CommandFailure> {
         let mut chosen: Vec<&Sent<Proxy>> = Vec::new();
-        for name in asked {
+        for name in pairs {
             let found = proxy::find(all, name)?;
             chosen.push(found.ok_or_else(|| no_proxy(name))?);
         }
@@ -246,9 +246,9 @@ impl<'a> BundleCollection<'a> {
         &mut self,
         proxies: &[Sent<Proxy>],
         services: &[Sent<Service>],
-        asked: &[String],
+        pairs: &[String],
     ) -> Result<(), CommandFailure> {
-        for pair in asked.chunks_exact(2) {
+        for pair in pairs.chunks_exact(2) {
             let (name, service) = (&pair[0], &pair[1]);
             let row = proxy::find(proxies, name)?.ok_or_else(|| no_proxy(name))?;
             let (hostname, port) = service.split_once(':').unwrap_or((service, ""));

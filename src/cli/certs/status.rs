@@ -45,28 +45,28 @@ const MEMBERS: TableLayout<MemberAuthority> = TableLayout {
 };
 
 /// Runs `strait certs status`.
-pub(crate) async fn run(ask: &QueryArgs) -> CommandResult {
-    let answer = ask.ask("/debug/certificates", &[]).await?;
+pub(crate) async fn run(common: &QueryArgs) -> CommandResult {
+    let answer = common.request("/debug/certificates", &[]).await?;
     let look = OutputStyle::of_stdout();
     let certificates: CertificateStatus = answer.read()?;
     let roots = &certificates.rotation.roots;
-    let shown = match ask.show.output {
+    let shown = match common.show.output {
         Format::Json => answer.raw,
         Format::Yaml => output::yaml(&answer.value),
         Format::Table | Format::Wide if roots.is_empty() => {
             "This control plane has no CA.\n".to_owned()
         }
         _ => {
-            let mut tables = ROOTS.shown(roots, &ask.show, &look);
+            let mut tables = ROOTS.shown(roots, &common.show, &look);
             if !certificates.members.is_empty() {
-                let members = MEMBERS.shown(&certificates.members, &ask.show, &look);
+                let members = MEMBERS.shown(&certificates.members, &common.show, &look);
                 tables += &format!("\n{members}");
             }
             tables
         }
     };
     output::print(&shown)?;
-    if ask.show.output.is_for_people() {
+    if common.show.output.is_for_people() {
         output::print(&lines(&certificates))?;
     }
     Ok(Exit::Fine)

@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn refused_step_is_a_problem_and_rotation_is_a_note() {
-        let told = |problem: Value, phase: Value| {
+        let certificates = |problem: Value, phase: Value| {
             let rotation = json!({ "phase": phase, "number": 3, "next": "wait" });
             let found =
                 of_certificates(&typed(json!({ "problem": problem, "rotation": rotation })));
@@ -69,15 +69,15 @@ mod tests {
             found.iter().map(short).collect::<Vec<_>>()
         };
         let trouble = |code: &str| json!({ "code": code, "message": "a fact" });
-        assert_eq!(told(trouble("STR0550"), json!("distribute")), ["problem STR0550"]);
-        assert_eq!(told(trouble("STR0551"), json!("wait")), ["note STR0551"]);
-        assert_eq!(told(trouble("STR0703"), Value::Null), ["problem STR0703"]);
-        assert_eq!(told(Value::Null, json!("wait")), ["note STR0553"]);
+        assert_eq!(certificates(trouble("STR0550"), json!("distribute")), ["problem STR0550"]);
+        assert_eq!(certificates(trouble("STR0551"), json!("wait")), ["note STR0551"]);
+        assert_eq!(certificates(trouble("STR0703"), Value::Null), ["problem STR0703"]);
+        assert_eq!(certificates(Value::Null, json!("wait")), ["note STR0553"]);
         assert!(
-            told(Value::Null, json!("sign")).is_empty(),
+            certificates(Value::Null, json!("sign")).is_empty(),
             "a root of another mesh may stay permanently"
         );
-        assert!(told(Value::Null, Value::Null).is_empty());
+        assert!(certificates(Value::Null, Value::Null).is_empty());
         assert!(
             of_certificates(&CertificateStatus::default()).is_empty(),
             "an older control plane"
@@ -88,11 +88,11 @@ mod tests {
             { "member": "north", "problem": null },
             { "member": "west", "problem": trouble("STR0556") },
         ] });
-        let told = of_certificates(&typed(members));
+        let certificates = of_certificates(&typed(members));
         let short = |row: &Value| {
             format!("{} {} {}", text(&row["severity"]), text(&row["code"]), text(&row["object"]))
         };
-        let told: Vec<_> = told.iter().map(short).collect();
-        assert_eq!(told, ["problem STR0555 cluster/east", "note STR0556 cluster/west"]);
+        let certificates: Vec<_> = certificates.iter().map(short).collect();
+        assert_eq!(certificates, ["problem STR0555 cluster/east", "note STR0556 cluster/west"]);
     }
 }

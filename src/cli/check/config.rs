@@ -97,7 +97,7 @@ const FINDINGS: TableLayout<Value> = TableLayout {
 pub(super) async fn run(
     args: &ObjectCheckArgs,
     places: &CheckPlaces,
-    ask: &QueryArgs,
+    common: &QueryArgs,
 ) -> CommandResult {
     let look = OutputStyle::of_stdout();
     let write_suite = |states: &[ObjectStatus], warnings: &[Warning]| match &args.junit {
@@ -105,12 +105,12 @@ pub(super) async fn run(
         None => Ok(()),
     };
     if args.files.is_empty() {
-        let answer = ask.ask("/debug/config", &[]).await?;
+        let answer = common.request("/debug/config", &[]).await?;
         let states: Vec<ObjectStatus> = answer.read()?;
-        output::print(&match ask.show.output {
+        output::print(&match common.show.output {
             Format::Json => answer.raw,
             Format::Yaml => output::yaml(&answer.value),
-            _ => render(&states, &ask.show, &look),
+            _ => render(&states, &common.show, &look),
         })?;
         write_suite(&states, &[])?;
         return Ok(exit(&states));
@@ -121,27 +121,27 @@ pub(super) async fn run(
     let view = ConfigView::new(&mesh.context, &mesh.reports, &[]).of_files();
     let states = mesh.settings.iter().cloned().chain(view.states(&ConfigQuery::default()));
     let states: Vec<ObjectStatus> = states.map(ObjectStatus::from).collect();
-    output::print(&match ask.show.output {
+    output::print(&match common.show.output {
         Format::Json => serde_json::to_string_pretty(&states).map_err(CommandFailure::of)? + "\n",
         Format::Yaml => output::yaml(&json!(states)),
-        _ => render(&states, &ask.show, &look),
+        _ => render(&states, &common.show, &look),
     })?;
     write_suite(&states, &mesh.warnings)?;
     for warning in &mesh.warnings {
-        tell!("{}", clean(&warning.to_string()));
+        eprint_line!("{}", clean(&warning.to_string()));
     }
     for note in &mesh.notes {
-        tell!("{}", clean(note));
+        eprint_line!("{}", clean(note));
     }
     if states.is_empty() {
         let files: Vec<_> = args.files.iter().map(|file| file.display().to_string()).collect();
-        tell!(
+        eprint_line!(
             "{}: no object of a kind that Strait supports (for example VirtualService); check the spelling of the kinds",
             clean(&files.join(", "))
         );
     }
     if let Some(note) = unknown(&view.unknown_hosts()) {
-        tell!("{}", clean(&note));
+        eprint_line!("{}", clean(&note));
     }
     let unread = mesh.warnings.iter().any(is_unread);
     Ok(if unread { Exit::Unhealthy } else { exit(&states) })

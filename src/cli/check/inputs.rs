@@ -31,13 +31,13 @@ pub(in crate::cli) struct CheckInputs {
     pub(in crate::cli) replicas: Replicas,
     /// Reason why the control plane is not ready, if it has not read all sources yet. Networks,
     /// services, objects and the mesh's settings are unknown then.
-    pub(in crate::cli) waits: Option<String>,
+    pub(in crate::cli) unready_reason: Option<String>,
 }
 
 impl CheckInputs {
     /// Requests all responses.
     pub(in crate::cli) async fn of(client: &AdminClient) -> Result<Self, CommandFailure> {
-        let mut waits = None;
+        let mut unready_reason = None;
         let replicas =
             get::<Replicas>(client, "/debug/replicas").await.unwrap_or_default().into_typed();
         Ok(Self {
@@ -54,15 +54,17 @@ impl CheckInputs {
             rollout: get(client, "/debug/rollout").await.unwrap_or_default(),
             other_processes: other_processes(client, &replicas).await,
             replicas,
-            networks: get_if_ready(client, "/debug/networks", &mut waits).await?,
-            services: get_if_ready::<Vec<Service>>(client, "/debug/services", &mut waits)
+            networks: get_if_ready(client, "/debug/networks", &mut unready_reason).await?,
+            services: get_if_ready::<Vec<Service>>(client, "/debug/services", &mut unready_reason)
                 .await?
                 .into_typed(),
-            mesh: get_if_ready::<Mesh>(client, "/debug/mesh", &mut waits).await?.into_typed(),
-            config: get_if_ready::<Vec<ObjectStatus>>(client, "/debug/config", &mut waits)
+            mesh: get_if_ready::<Mesh>(client, "/debug/mesh", &mut unready_reason)
                 .await?
                 .into_typed(),
-            waits,
+            config: get_if_ready::<Vec<ObjectStatus>>(client, "/debug/config", &mut unready_reason)
+                .await?
+                .into_typed(),
+            unready_reason,
         })
     }
 }
@@ -88,16 +90,16 @@ async fn get<T: DeserializeOwned>(
     Sent::of(client.get(path, &[]).await?.value)
 }
 
-/// Requests a response that exists only once all sources have been read. Before that, sets `waits`
-/// to the reason.
+/// Requests a response that exists only once all sources have been read. Before that, sets
+/// `unready_reason`.
 async fn get_if_ready<T: DeserializeOwned + Default>(
     client: &AdminClient,
     path: &str,
-    waits: &mut Option<String>,
+    unready_reason: &mut Option<String>,
 ) -> Result<Sent<T>, CommandFailure> {
     match get(client, path).await {
         Err(failure) if failure.exit == Exit::Unhealthy => {
-            *waits = Some(failure.message().to_owned());
+            *unready_reason = Some(failure.message().to_owned());
             Ok(Sent::default())
         }
         found => found,

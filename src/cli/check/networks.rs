@@ -85,11 +85,11 @@ fn misspelt(network: &Network, all: &[Network]) -> Option<String> {
     let name = text(&network.network);
     // A cluster that is in both networks has few pods with the wrong label.
     let shares_user = |row: &Network| users.iter().any(|user| row.clusters.contains(user));
-    let is_meant = |row: &&Network| {
+    let is_similar = |row: &&Network| {
         let edits = if shares_user(row) { 2 } else { 1 };
         has_gateway(row) && is_misspelt(&name, &text(&row.network), edits)
     };
-    let intended = text(&all.iter().find(is_meant)?.network);
+    let intended = text(&all.iter().find(is_similar)?.network);
     let of = users.iter().map(|user| format!(" in cluster {}", text(user))).collect::<String>();
     Some(format!(
         "no gateway has network {name:?}, which labels{of} name: typo? There is {intended:?}"

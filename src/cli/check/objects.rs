@@ -57,17 +57,18 @@ const LAST_GOOD: [&Code; 2] = [&codes::ACCESS_LAST_GOOD, &codes::TRAFFIC_LAST_GO
 /// Returns the findings about objects, except for findings that the warnings of the sources already
 /// contain.
 pub(super) fn of_objects(states: &[ObjectStatus], sources: &[Source]) -> Vec<Value> {
-    let told: Vec<&String> = sources.iter().flat_map(|source| &source.warnings).collect();
+    let warnings: Vec<&String> = sources.iter().flat_map(|source| &source.warnings).collect();
     let mut found = Vec::new();
     for state in states {
         let [kind, namespace, name] = [&state.kind, &state.namespace, &state.name].map(text);
         let of_cluster = of_cluster(state);
         let object = format!("{kind}/{namespace}/{name}{of_cluster}");
-        let is_told = |fact: &str| told.iter().any(|one| one.contains(&name) && one.contains(fact));
+        let is_warned =
+            |fact: &str| warnings.iter().any(|one| one.contains(&name) && one.contains(fact));
         for reason in &state.reasons {
             let Some(code) = codes::find(&reason.code) else { continue };
             let fact = text(&reason.text);
-            if is_told(&fact) {
+            if is_warned(&fact) {
                 continue;
             }
             let is_refused = state.state == ObjectState::Refused && !LAST_GOOD.contains(&code);
@@ -94,10 +95,10 @@ pub(super) fn of_cluster(state: &ObjectStatus) -> String {
 
 /// Returns the number of objects, and how many of them are active.
 pub(super) fn looked(all: &[ObjectStatus], sources: &[Source]) -> String {
-    let in_force = all.iter().filter(|state| state.state == ObjectState::InForce).count();
+    let active = all.iter().filter(|state| state.state == ObjectState::InForce).count();
     let active = match all.len() {
-        1 => format!("{in_force} of 1 object active"),
-        count => format!("{in_force} of {count} objects active"),
+        1 => format!("{active} of 1 object active"),
+        count => format!("{active} of {count} objects active"),
     };
     let absent: Vec<&str> =
         sources.iter().flat_map(|source| &source.absent_kinds).map(String::as_str).collect();
@@ -119,11 +120,11 @@ pub(super) fn unpatched(proxies: &[Proxy]) -> Vec<Value> {
             lacking.entry((patch.as_str(), version)).or_default().push(proxy::name(row));
         }
     }
-    let told = lacking.into_iter().map(|((patch, version), names)| {
+    let warnings = lacking.into_iter().map(|((patch, version), names)| {
         let fact = format!("without the patch for {patch}: {}", listed(names.iter(), NAMED_MAX));
         note("proxies", &codes::ENVOY_UNPATCHED, format!("envoy/{version}"), fact)
     });
-    told.collect()
+    warnings.collect()
 }
 
 #[cfg(test)]

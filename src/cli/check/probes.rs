@@ -33,11 +33,11 @@ pub(super) async fn gather(hub: &Hub, contexts: &[String]) -> Result<Vec<Value>,
         };
         rows.extend(match response.await {
             Ok(Some(round)) => found(context, &round),
-            Ok(None) => vec![unasked(
+            Ok(None) => vec![failed_probe(
                 context,
                 "no running pod with the label app.kubernetes.io/name=strait-probe serves results there",
             )],
-            Err(failure) => vec![unasked(context, failure.message())],
+            Err(failure) => vec![failed_probe(context, failure.message())],
         });
     }
     Ok(rows)
@@ -61,14 +61,14 @@ fn found(context: &str, round: &Value) -> Vec<Value> {
         row["at"] = at.clone();
     }
     if let Some(problem) = round["problem"].as_str() {
-        rows.push(unasked(from, &format!("the last round of the probe failed: {problem}")));
+        rows.push(failed_probe(from, &format!("the last round of the probe failed: {problem}")));
     } else if at.is_null() {
-        rows.push(unasked(from, "the probe has not sent requests yet"));
+        rows.push(failed_probe(from, "the probe has not sent requests yet"));
     }
     rows
 }
 
-fn unasked(from: &str, fact: &str) -> Value {
+fn failed_probe(from: &str, fact: &str) -> Value {
     json!({
         "from": from, "to": null, "network": null, "gateway": null, "endpoint": null, "service": null, "identity": null, "answer": null, "ms": null, "at": null,
         "steps": [{ "step": "probe", "ok": false, "code": codes::PROBE_AWAY.id, "detail": fact }],

@@ -24,17 +24,17 @@ pub(super) fn of_process(push: &Push, object: &str) -> Vec<Value> {
     let Some(limit) = held.limit else { return Vec::new() };
     let at_most = limit - limit / 10;
     let mut found = Vec::new();
-    let mut tell = |fact: String| {
+    let mut add = |fact: String| {
         found.push(problem("process", &codes::DESCRIPTORS, object.to_owned(), fact));
     };
     match held.exhausted_seconds_ago {
-        Some(ago) if ago < RECENTLY => tell(format!(
+        Some(ago) if ago < RECENTLY => add(format!(
             "all {limit} file descriptors were in use when a connection arrived {ago} s ago"
         )),
         _ if held.open > Some(at_most) => {
-            tell(format!("{} of {limit} file descriptors are in use", text(&held.open)));
+            add(format!("{} of {limit} file descriptors are in use", text(&held.open)));
         }
-        _ if held.needed_by_members > Some(at_most) => tell(format!(
+        _ if held.needed_by_members > Some(at_most) => add(format!(
             "the members need about {} of {limit} file descriptors, which leaves none for proxies",
             text(&held.needed_by_members)
         )),

@@ -49,7 +49,7 @@ pub(super) async fn run<F>(
     every: Duration,
     address: Option<SocketAddr>,
     from: Option<&str>,
-    mut ask: F,
+    mut request: F,
 ) -> CommandResult
 where
     F: AsyncFnMut() -> Result<Vec<Value>, CommandFailure>,
@@ -71,7 +71,7 @@ where
         turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             turns.tick().await;
-            let round = ask().await;
+            let round = request().await;
             let news = lock(&rounds).take(round, SystemTime::now());
             output::print(&news)?;
         }
@@ -139,7 +139,7 @@ struct Rounds {
     rows: Vec<Value>,
     /// Counts by the values of [`LABELS`]. Contains only requests of the last round.
     requests: BTreeMap<[String; 5], ProbeCounts>,
-    asked: u64,
+    requested: u64,
     failed: u64,
     /// Reason why the last round failed, if it did.
     problem: Option<String>,
@@ -180,7 +180,7 @@ impl Rounds {
         if self.problem.take().is_some() {
             print_line("requests are sent again".to_owned());
         }
-        self.asked += 1;
+        self.requested += 1;
         self.last = Some(now);
         let mut before = std::mem::take(&mut self.requests);
         for row in &rows {
@@ -249,7 +249,7 @@ impl Rounds {
         }
         let help = "Rounds of requests, by result: asked or failed.";
         Family::counter(out, "strait_traffic_rounds_total", help)?
-            .sample(&[("result", "asked")], self.asked)?
+            .sample(&[("result", "asked")], self.requested)?
             .sample(&[("result", "failed")], self.failed)?;
         let help = "Time of the last round, in seconds since the Unix epoch.";
         let mut family = Family::gauge(out, "strait_traffic_last_round_timestamp_seconds", help)?;

@@ -123,17 +123,17 @@ pub(super) async fn run(
     args: &TrafficArgs,
     hub: &Hub,
     junit: Option<&Path>,
-    ask: &QueryArgs,
+    common: &QueryArgs,
 ) -> CommandResult {
     if !args.probes.is_empty() {
         // The control plane is not contacted, because it may be unreachable.
         let found = probes::gather(hub, &args.probes).await?;
-        return report(chosen(args, found)?, junit, &ask.show);
+        return report(chosen(args, found)?, junit, &common.show);
     }
-    let client = AdminClient::new(&ask.connect).await?;
+    let client = AdminClient::new(&common.connect).await?;
     let mut given = None;
     let Some(every) = args.every else {
-        return report(requests(args, &client, &mut given).await?, junit, &ask.show);
+        return report(requests(args, &client, &mut given).await?, junit, &common.show);
     };
     let round = async || requests(args, &client, &mut given).await;
     schedule::run(every.0, args.metrics_address, args.from.as_deref(), round).await
@@ -245,7 +245,7 @@ pub(super) async fn requests(
             if !is_from && args.to.as_ref().is_none_or(|to| to == cluster) {
                 let target = target(client, &services, network, cluster).await?;
                 let from = args.from.as_deref();
-                rows.extend(ask(&identity, from, way, network, cluster, target).await);
+                rows.extend(call(&identity, from, way, network, cluster, target).await);
             }
         }
     }
@@ -350,7 +350,7 @@ fn socket(address: &str, port: u16) -> Option<SocketAddr> {
 }
 
 /// Sends a request through each gateway of the network, or to a pod.
-async fn ask(
+async fn call(
     identity: &Arc<ClientConfig>,
     from: Option<&str>,
     way: Passage,
@@ -482,7 +482,7 @@ async fn probe(
     let request = format!(
         "GET / HTTP/1.1\r\nHost: {hostname}:{port}\r\nUser-Agent: strait-check\r\nConnection: close\r\n\r\n"
     );
-    let asked = async {
+    let response = async {
         stream.write_all(request.as_bytes()).await?;
         stream.flush().await?;
         let mut head = Vec::new();
@@ -493,9 +493,9 @@ async fn probe(
         }
         Ok(String::from_utf8_lossy(&head).into_owned())
     };
-    let asked: io::Result<String> =
-        timeout(STEP_LIMIT, asked).await.unwrap_or_else(|_| Err(late()));
-    let status = asked.and_then(|head| {
+    let response: io::Result<String> =
+        timeout(STEP_LIMIT, response).await.unwrap_or_else(|_| Err(late()));
+    let status = response.and_then(|head| {
         let status = head.strip_prefix("HTTP/1.").and_then(|rest| rest.split(' ').nth(1));
         let status = status.and_then(|text| text.trim_end().parse::<u16>().ok());
         status.ok_or_else(|| io::Error::other("the response is not HTTP/1.1"))
@@ -665,9 +665,9 @@ mod tests {
         let (step, ok, detail) = ends(&probe(&client, BY_GATEWAY, gateway, &target).await);
         assert!(step == "mtls" && !ok, "{detail}");
 
-        let nobody = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let gateway = nobody.local_addr().expect("bound");
-        drop(nobody);
+        let closed = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let gateway = closed.local_addr().expect("bound");
+        drop(closed);
         let (step, ok, detail) = ends(&probe(&client, BY_GATEWAY, gateway, &target).await);
         assert!(step == "gateway" && !ok && detail.contains("refused"), "{detail}");
     }
@@ -677,15 +677,15 @@ mod tests {
         let (client, pod) = rig("web", "HTTP/1.1 200 OK\r\n\r\n").await;
         let network =
             typed(json!({ "network": "n2", "clusters": ["east", "west"], "gateways": [] }));
-        let asked = async |pod: SocketAddr| {
+        let response = async |pod: SocketAddr| {
             let mut endpoint = endpoint(80, "healthy", "istio");
             (endpoint.address, endpoint.port) = (pod.ip().to_string(), pod.port());
             let target = callable(&service("HTTP"), &[endpoint], &network, "west");
-            let rows = ask(&client, Some("east"), Passage::Direct, &network, "west", target).await;
+            let rows = call(&client, Some("east"), Passage::Direct, &network, "west", target).await;
             assert_eq!(rows.len(), 1, "{rows:?}");
             rows.into_iter().next().expect("one")
         };
-        let row = asked(pod).await;
+        let row = response(pod).await;
         assert_eq!(failed(&row), None, "{row}");
         assert_eq!((&row["gateway"], &row["endpoint"]), (&Value::Null, &json!(pod.to_string())));
         assert_eq!((way(&row), &row["answer"]), ("direct".to_owned(), &json!("200")));
@@ -694,10 +694,10 @@ mod tests {
             suite(std::slice::from_ref(&row)).xml().contains("name=\"east to west by direct for")
         );
 
-        let nobody = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let away = nobody.local_addr().expect("bound");
-        drop(nobody);
-        let row = asked(away).await;
+        let closed = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let away = closed.local_addr().expect("bound");
+        drop(closed);
+        let row = response(away).await;
         let step = failed(&row).expect("it fails");
         assert_eq!((&step["step"], &step["code"]), (&json!("network"), &json!("STR0914")));
 
@@ -705,7 +705,7 @@ mod tests {
         let none = Passage::Gateways { needed: false };
         let target =
             callable(&service("HTTP"), &[endpoint(80, "healthy", "istio")], &network, "west");
-        let rows = ask(&client, None, none, &network, "west", target).await;
+        let rows = call(&client, None, none, &network, "west", target).await;
         assert!(failures(&rows).contains("--from ID --direct"), "{}", failures(&rows));
     }
 
@@ -746,8 +746,8 @@ mod tests {
         let network = typed(json!({ "network": "n2", "clusters": ["west"], "gateways": [] }));
         let target =
             callable(&service("HTTP"), &[endpoint(80, "healthy", "istio")], &network, "west");
-        let mut rows = ask(&client, Some("east"), BY_GATEWAY, &network, "west", target).await;
-        rows.extend(ask(&client, None, BY_GATEWAY, &network, "we<st\"", None).await);
+        let mut rows = call(&client, Some("east"), BY_GATEWAY, &network, "west", target).await;
+        rows.extend(call(&client, None, BY_GATEWAY, &network, "we<st\"", None).await);
         rows.push(json!({ "from": "here", "to": "a", "network": "n3", "gateway": "g", "service": "s", "answer": "200", "ms": 12.5, "steps": [] }));
         let steps: Vec<_> =
             rows.iter().map(|row| failed(row).map(|step| text(&step["step"]))).collect();

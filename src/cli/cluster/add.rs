@@ -137,7 +137,7 @@ pub(super) fn discovery(text: &str) -> Result<String, String> {
 pub(crate) async fn run(args: &AddArgs) -> CommandResult {
     args.check()?;
     if args.rights {
-        let rights = rights::rights(args.rbac, &args.more(), args.webhook.is_asked());
+        let rights = rights::rights(args.rbac, &args.more(), args.webhook.is_requested());
         output::print(&rights::table(&rights, &OutputStyle::of_stdout()))?;
         return Ok(Exit::Fine);
     }
@@ -186,7 +186,7 @@ pub(super) async fn prepare<'a>(
     let hub_uid = hub.uid().await?;
     let remote_uid = remote.uid().await;
     let is_hub = remote_uid.as_ref().is_ok_and(|uid| *uid == hub_uid);
-    let has_parts = args.gateway.gateway || args.webhook.is_asked();
+    let has_parts = args.gateway.gateway || args.webhook.is_requested();
     if is_hub && (!has_parts || !args.gateway_secrets.is_empty()) {
         return Err(of_config_cluster(&format!("context {}", remote.context), hub, &hub_uid));
     }
@@ -230,14 +230,14 @@ pub(super) async fn prepare<'a>(
         format!(", the config cluster\n{}", label.unwrap_or_default())
     } else {
         let known = if is_member { ", which is already a member" } else { "" };
-        format!("{known} (rbac level {})\n{}", args.rbac.as_str(), args.rights_told())
+        format!("{known} (rbac level {})\n{}", args.rbac.as_str(), args.rights_text())
     };
     plan += &gateway.as_ref().map(GatewayPlan::plan_text).unwrap_or_default();
     plan +=
         &args.istio_service.iter().map(|at| istio_service::plan_text(ns, at)).collect::<String>();
     plan += args.webhook.plan_text();
     if !is_hub {
-        plan += &doubt_of_address(args, hub).await?;
+        plan += &unconfigured_address(args, hub).await?;
     }
     let mut finds_problem = false;
     if !is_member {
@@ -315,9 +315,9 @@ async fn discovery_of(
 
 /// Returns a warning if the cluster gets an address of the control plane that no operator
 /// configured, because the control plane's certificate may lack it.
-async fn doubt_of_address(args: &AddArgs, hub: &ClusterApi) -> Result<String, CommandFailure> {
+async fn unconfigured_address(args: &AddArgs, hub: &ClusterApi) -> Result<String, CommandFailure> {
     let is_gateway_given = args.gateway.gateway && args.discovery.is_none();
-    let is_webhook_given = args.webhook.is_asked() && args.webhook.inject_at.is_none();
+    let is_webhook_given = args.webhook.is_requested() && args.webhook.inject_at.is_none();
     let ns = &args.change.hub.namespace;
     match hub.front(ns).await? {
         Some(Front { address, is_named: false, .. }) if is_gateway_given || is_webhook_given => {
@@ -410,10 +410,12 @@ impl Joining<'_> {
         };
         let network = args.network.as_deref().filter(|_| args.gateway.gateway);
         if let Some(network) = network {
-            tell!("next: strait network get {network} --wait    # until it has a usable gateway");
+            eprint_line!(
+                "next: strait network get {network} --wait    # until it has a usable gateway"
+            );
         }
-        if args.webhook.is_asked() {
-            tell!(
+        if args.webhook.is_requested() {
+            eprint_line!(
                 "next: kubectl --context {} label namespace NAMESPACE strait.dev/inject=enabled    # and restart its pods",
                 remote.context
             );
@@ -476,7 +478,7 @@ impl AddArgs {
             own_traffic: self.own_traffic,
             self_renew: self.self_renew,
             // Injected pods and gateways need the root certificates when they start.
-            roots: self.roots || self.gateway.gateway || self.webhook.is_asked(),
+            roots: self.roots || self.gateway.gateway || self.webhook.is_requested(),
             gateway_secrets: self.gateway_secrets.clone(),
             imports: self.mcs_imports.unwrap_or_default(),
         }
@@ -496,7 +498,7 @@ impl AddArgs {
     }
 
     /// Returns the lines of a plan that describe the reader's rights.
-    fn rights_told(&self) -> String {
+    fn rights_text(&self) -> String {
         let resources: Vec<&str> = self.rbac.resources().iter().map(|(_, name)| *name).collect();
         let more = self.more();
         let mut summary = format!(

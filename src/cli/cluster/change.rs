@@ -19,12 +19,12 @@ pub(in crate::cli) struct ClusterChange {
 impl ClusterChange {
     /// Shows the plan and asks for confirmation. Returns `false` for a dry run.
     pub(in crate::cli) async fn confirmed(&self, plan: &str) -> Result<bool, CommandFailure> {
-        self.consent.given(plan).await
+        self.consent.is_confirmed(plan).await
     }
 }
 
 /// Reports a finished step.
 pub(in crate::cli) fn done(text: &str) {
     let look = OutputStyle::of_stdout();
-    tell!("{} {}", if look.unicode { "✓" } else { "+" }, output::clean(text));
+    eprint_line!("{} {}", if look.unicode { "✓" } else { "+" }, output::clean(text));
 }

@@ -84,11 +84,11 @@ pub(crate) async fn run(args: &AddArgs) -> CommandResult {
                 end = Exit::Unhealthy;
             }
         }
-        output::say(format_args!("{}", table(&rows)));
+        output::eprint(format_args!("{}", table(&rows)));
         return Ok(end);
     }
     if ready == 0 {
-        output::say(format_args!("{plan}"));
+        output::eprint(format_args!("{plan}"));
     }
     // All clusters are added before waiting for any, so that they sync in parallel.
     for row in &mut rows {
@@ -104,7 +104,7 @@ pub(crate) async fn run(args: &AddArgs) -> CommandResult {
             Ok(end) => FleetResult::Added(end),
             Err(failure) => {
                 let end = failure.exit;
-                tell!("{failure}");
+                eprint_line!("{failure}");
                 FleetResult::Added(end)
             }
         };
@@ -115,7 +115,7 @@ pub(crate) async fn run(args: &AddArgs) -> CommandResult {
         |row: &FleetRow<'_>| matches!(row.result, FleetResult::Added(end) if end != Exit::Fine);
     Ok(match (rows.iter().any(failed), rows.iter().any(behind)) {
         (true, _) => {
-            tell!(
+            eprint_line!(
                 "next: fix the reported problems and use the same file again: existing members stay unchanged"
             );
             Exit::Failed
@@ -126,7 +126,7 @@ pub(crate) async fn run(args: &AddArgs) -> CommandResult {
 }
 
 fn report_failure(failure: CommandFailure) -> FleetResult {
-    tell!("{failure}");
+    eprint_line!("{failure}");
     FleetResult::Failed(failure)
 }
 

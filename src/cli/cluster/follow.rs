@@ -53,7 +53,7 @@ pub(super) enum Goal {
     /// The member is drained, paused, or neither.
     Mode(Option<&'static str>),
     /// The cluster is no longer a member.
-    Gone,
+    Removed,
 }
 
 /// Progress towards a goal.
@@ -69,7 +69,7 @@ enum FollowStep {
 impl Wait {
     /// Returns the connection to the control plane.
     pub(super) fn connect(&self) -> Connect {
-        Connect::beside(&self.server)
+        Connect::with_short_timeout(&self.server)
     }
 
     /// Rejects an invalid `--server` before anything is changed.
@@ -89,16 +89,16 @@ impl Wait {
         let deadline = Instant::now() + self.timeout.0;
         let mut reached: Option<Instant> = None;
         loop {
-            let asked = async {
+            let answers = async {
                 let client = AdminClient::new(&self.connect()).await?;
                 let clusters = client.get("/debug/clusters", &[]).await?.rows()?;
                 let summary: Summary = client.get("/debug/summary", &[]).await?.read()?;
                 Ok::<_, CommandFailure>((clusters, summary.proxies))
             };
-            let (clusters, proxies) = match asked.await {
+            let (clusters, proxies) = match answers.await {
                 Ok(answers) => answers,
                 Err(failure) => {
-                    tell!(
+                    eprint_line!(
                         "! the control plane can't be queried from here, so proxies may still send requests to cluster {id}: {}",
                         failure.message()
                     );
@@ -110,7 +110,7 @@ impl Wait {
             let ProxyNumbers { waiting, refusing, .. } = proxies;
             if waiting == 0 && reached.is_some_and(|at| at.elapsed() >= PUBLISHED) {
                 if refusing > 0 {
-                    tell!(
+                    eprint_line!(
                         "! {refusing} proxies refuse their configuration and may still send requests to cluster {id}: strait proxy list"
                     );
                 }
@@ -123,7 +123,7 @@ impl Wait {
                     }
                     None => "the control plane has not withdrawn its endpoints".to_owned(),
                 };
-                tell!(
+                eprint_line!(
                     "! after {} {left}; requests to cluster {id} may fail from now on",
                     self.timeout
                 );
@@ -144,21 +144,21 @@ impl Wait {
         let mut last = String::new();
         let mut trouble: Option<(String, Instant)> = None;
         loop {
-            let asked = match &client {
+            let answers = match &client {
                 Ok(client) => {
                     client.get("/debug/clusters", &[]).await.and_then(|answer| answer.rows())
                 }
                 Err(failure) => Err(failure.clone()),
             };
-            let clusters = match asked {
+            let clusters = match answers {
                 Ok(clusters) => clusters,
                 // The change itself succeeded, so this is not a failure of the command.
                 Err(failure) => {
-                    tell!(
+                    eprint_line!(
                         "! the control plane can't be queried from here, so the effect is unknown: {}",
                         failure.message()
                     );
-                    tell!("  next: {check}");
+                    eprint_line!("  next: {check}");
                     return Ok(Exit::Fine);
                 }
             };
@@ -190,7 +190,7 @@ impl Wait {
                 return Err(goal.failed(id, &why, Exit::TimedOut).next(check));
             }
             if state != last {
-                tell!("  waiting for cluster {id}: {state}");
+                eprint_line!("  waiting for cluster {id}: {state}");
                 last = state;
             }
             sleep(PACE).await;
@@ -206,7 +206,7 @@ impl Goal {
                 "has a new credential in its Secret, but the control plane does not use it yet"
             }
             Self::Mode(_) => "has a changed Secret, but the control plane has not applied it yet",
-            Self::Gone => "has no Secret any more, but has not left yet",
+            Self::Removed => "has no Secret any more, but has not left yet",
         };
         CommandFailure::new(exit, format!("cluster {id} {fact}: {}", clean(why)))
     }
@@ -216,14 +216,14 @@ impl Goal {
 fn step(rows: &[Sent<Cluster>], id: &str, goal: &Goal) -> FollowStep {
     let Some(row) = find(rows, id) else {
         return match goal {
-            Goal::Gone => FollowStep::Done,
+            Goal::Removed => FollowStep::Done,
             _ => FollowStep::Pending("not visible yet".to_owned(), None),
         };
     };
     let state = text(row.state.as_str());
     let reason = row.reason.as_deref().unwrap_or_default();
     match goal {
-        Goal::Gone => FollowStep::Pending(state, None),
+        Goal::Removed => FollowStep::Pending(state, None),
         Goal::Synced => synced(row),
         Goal::Renewed(expires) => {
             let used = row.credential.as_ref().and_then(|used| used.expires.as_deref());
@@ -278,17 +278,17 @@ fn report(row: Option<&Sent<Cluster>>, id: &ClusterId, goal: &Goal) {
     let (state, network) = (text(row.state.as_str()), text(&row.network));
     let Cluster { services, endpoints, withheld, .. } = row;
     match goal {
-        Goal::Gone => return done(&format!("cluster {id} has left the mesh")),
+        Goal::Removed => return done(&format!("cluster {id} has left the mesh")),
         Goal::Mode(_) => return done(&format!("cluster {id} is {state}")),
         Goal::Synced => done(&format!("synced: {services} services, {endpoints} endpoints")),
         Goal::Renewed(_) => {
             done(&format!("synced with the new token: {services} services, {endpoints} endpoints"));
         }
     }
-    tell!("Cluster {id} is {state}, network {network}.");
+    eprint_line!("Cluster {id} is {state}, network {network}.");
     if withheld > 0 {
-        tell!("! {withheld} endpoints are withheld from proxies of other networks");
-        tell!("  next: strait network get '{network}'");
+        eprint_line!("! {withheld} endpoints are withheld from proxies of other networks");
+        eprint_line!("  next: strait network get '{network}'");
     }
 }
 
@@ -366,14 +366,14 @@ mod tests {
                 Goal::Mode(None),
                 FollowStep::Failed("frozen by policy mesh.mode".into()),
             ),
-            (json!({ "state": "draining" }), Goal::Gone, pending("draining", None)),
+            (json!({ "state": "draining" }), Goal::Removed, pending("draining", None)),
         ] {
             let mut row = row;
             row["id"] = json!("east");
             let row = Sent::of(row).expect("a cluster");
             assert_eq!(step(std::slice::from_ref(&row), "east", &goal), expected, "{row:?}");
         }
-        assert_eq!(step(&[], "east", &Goal::Gone), FollowStep::Done);
+        assert_eq!(step(&[], "east", &Goal::Removed), FollowStep::Done);
         assert_eq!(step(&[], "east", &Goal::Synced), pending("not visible yet", None));
     }
 }

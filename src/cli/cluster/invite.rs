@@ -82,7 +82,7 @@ pub(crate) async fn run(args: &InviteArgs) -> CommandResult {
     write(args, &config, &namespace, &id, existing, (&token, expires)).await?;
     let values = values(&id, &hubs, &roots, &token);
     print(&values)?;
-    tell!(
+    eprint_line!(
         "{id} is invited until {expires}. In the member's cluster:\n  \
          helm install strait-relay deploy/charts/strait-member --namespace strait-system --create-namespace --values VALUES.yaml\n\
          Then: strait cluster get {id}"

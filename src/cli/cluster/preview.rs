@@ -79,7 +79,7 @@ pub(super) async fn preview(
         ..PreviewFacts::default()
     };
     let mut trouble: Vec<String> = no_services.into_iter().chain(no_slices).collect();
-    let asked = async {
+    let mesh_facts = async {
         let client = AdminClient::new(connect).await?;
         let merged = client.get("/debug/services", &[]).await?.read()?;
         let networks = client.get("/debug/networks", &[]).await?.read()?;
@@ -96,7 +96,7 @@ pub(super) async fn preview(
         }
         Ok::<_, crate::cli::failure::CommandFailure>((merged, networks, addresses))
     };
-    match asked.await {
+    match mesh_facts.await {
         Ok((merged, networks, addresses)) => {
             (facts.merged, facts.networks, facts.addresses) = (Some(merged), networks, addresses);
         }
@@ -368,8 +368,8 @@ fn same_addresses(facts: &PreviewFacts, network: &str) -> Vec<String> {
     for (cluster, ranges) in &ranges {
         let overlaps =
             |range: &&IpNet| of_nodes.iter().any(|own| own.contains(*range) || range.contains(own));
-        let is_told = same.get(cluster).is_some_and(|addresses| !addresses.is_empty());
-        if let Some(range) = ranges.iter().find(overlaps).filter(|_| !is_told) {
+        let is_reported = same.get(cluster).is_some_and(|addresses| !addresses.is_empty());
+        if let Some(range) = ranges.iter().find(overlaps).filter(|_| !is_reported) {
             lines.push(format!(
                 "! same addresses are possible: pods of {cluster} in network {network:?} are in ranges of its nodes ({range}); {name_it}"
             ));
@@ -440,25 +440,27 @@ mod tests {
     #[test]
     fn preview_reports_services_conflicts_addresses_gateways_and_roots() {
         let lines = changes(&facts());
-        let told =
+        let contains =
             |part: &str| assert!(lines.iter().any(|l| l.contains(part)), "{part}: {lines:#?}");
-        told("4 services with 2 ready endpoints would be added, in network n2");
-        told("3 of them would be merged with services of the mesh: cart.shop, db.shop, web.shop");
-        told(
+        contains("4 services with 2 ready endpoints would be added, in network n2");
+        contains(
+            "3 of them would be merged with services of the mesh: cart.shop, db.shop, web.shop",
+        );
+        contains(
             "! 1 are of a different kind in this cluster; the kind in the mesh stays active: cart.shop (ClientSideLB, Headless in the mesh)",
         );
-        told(r#"mesh's stay active: db.shop (port 80: "http" HTTP, "tcp" TCP in the mesh)"#);
-        told("1 would get more ports: cart.shop (80)");
-        told("serve them on ports of the same name, if any: cart.shop (81)");
-        told(
+        contains(r#"mesh's stay active: db.shop (port 80: "http" HTTP, "tcp" TCP in the mesh)"#);
+        contains("1 would get more ports: cart.shop (80)");
+        contains("serve them on ports of the same name, if any: cart.shop (81)");
+        contains(
             "! same address: 2 of its pods have addresses of pods of east in network \"n2\" (first 10.0.1.2)",
         );
-        told(
+        contains(
             "! same addresses are possible: pods of north in network \"n2\" are in ranges of its nodes (10.0.1.64/26)",
         );
         assert!(!lines.iter().any(|line| line.contains("west")), "{lines:#?}");
-        told("! network \"n2\" has no gateway: \"n1\" could not reach");
-        told("! its workloads trust different root certificates");
+        contains("! network \"n2\" has no gateway: \"n1\" could not reach");
+        contains("! its workloads trust different root certificates");
     }
 
     #[test]
@@ -491,9 +493,9 @@ mod tests {
         let addresses =
             typed(json!([{ "cluster": "new", "ranges": ["10.0.1.0/24"], "same": ["10.0.1.2"] }]));
         let lines = changes(&PreviewFacts { merged: Some(typed(merged)), addresses, ..facts() });
-        let told = |part: &str| lines.iter().any(|line| line.contains(part));
-        assert!(told("0 of them would be merged") && !told("same address"), "{lines:#?}");
-        assert!(!told("different kind"), "{lines:#?}");
+        let contains = |part: &str| lines.iter().any(|line| line.contains(part));
+        assert!(contains("0 of them would be merged") && !contains("same address"), "{lines:#?}");
+        assert!(!contains("different kind"), "{lines:#?}");
     }
 
     #[test]

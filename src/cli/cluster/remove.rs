@@ -87,7 +87,7 @@ pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
     }
     if let Some(remote) = remote {
         if !drains {
-            args.wait.withdrawn(&cluster, &Goal::Gone).await;
+            args.wait.withdrawn(&cluster, &Goal::Removed).await;
         }
         // Otherwise its API server would keep calling the webhook.
         for manifest in [webhook::named()].iter().chain(webhook::rights().iter().rev()) {
@@ -119,7 +119,7 @@ pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
         done(&format!("removed the reader from {}", remote.context));
     }
     match args.wait.wait {
-        true => args.wait.follow(&cluster, &Goal::Gone).await,
+        true => args.wait.follow(&cluster, &Goal::Removed).await,
         false => Ok(Exit::Fine),
     }
 }

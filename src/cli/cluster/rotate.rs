@@ -123,7 +123,7 @@ pub(crate) async fn run(args: &RotateArgs) -> CommandResult {
             Ok(_) => failed.push(target.id.as_str()),
             // A failure does not affect the other clusters.
             Err(failure) => {
-                tell!("{failure}");
+                eprint_line!("{failure}");
                 failed.push(target.id.as_str());
             }
         }
@@ -232,7 +232,10 @@ async fn renew(args: &RotateArgs, hub: &ClusterApi, target: &RotateTarget<'_>) -
             .next(format!("strait cluster rotate {id} CONTEXT")));
         }
         Err(_) => {
-            tell!("! {} can't be reached from here, so the token was not tested", access.server);
+            eprint_line!(
+                "! {} can't be reached from here, so the token was not tested",
+                access.server
+            );
         }
     }
     let written = BASE64.encode(kubeconfig::write(id, &access));
@@ -241,7 +244,7 @@ async fn renew(args: &RotateArgs, hub: &ClusterApi, target: &RotateTarget<'_>) -
     match expires {
         Some(expires) => args.wait.follow(id, &Goal::Renewed(expires)).await,
         None => {
-            tell!(
+            eprint_line!(
                 "! the token has no expiry, so this command can't check whether the control plane uses it"
             );
             Ok(Exit::Fine)

@@ -196,7 +196,7 @@ impl WebhookFlags {
         Ok(rights().into_iter().chain([registration.manifest()]).collect())
     }
 
-    pub(super) fn is_asked(&self) -> bool {
+    pub(super) fn is_requested(&self) -> bool {
         self.inject
     }
 

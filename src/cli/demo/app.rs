@@ -26,7 +26,7 @@ pub(super) struct RequestCounts {
 }
 
 /// Sends `count` requests one after the other, each on a new connection.
-pub(super) async fn ask(address: SocketAddr, host: &str, count: usize) -> RequestCounts {
+pub(super) async fn send_requests(address: SocketAddr, host: &str, count: usize) -> RequestCounts {
     let mut answers = RequestCounts::default();
     for _ in 0..count {
         let answer = tokio::time::timeout(ANSWER, get(address, host)).await;

@@ -158,7 +158,7 @@ impl EnvoyPod {
     }
 
     /// Sends requests from this pod.
-    pub(super) async fn ask(
+    pub(super) async fn send_requests(
         &self,
         address: SocketAddr,
         host: String,
@@ -166,7 +166,7 @@ impl EnvoyPod {
     ) -> Result<RequestCounts, CommandFailure> {
         let program = std::env::current_exe().map_err(CommandFailure::of)?;
         let mut command = self.netns.command(program);
-        command.args(["demo", "ask", &address.to_string(), &host, &count.to_string()]);
+        command.args(["demo", "send-requests", &address.to_string(), &host, &count.to_string()]);
         let text = run(&mut command, "").await.map_err(CommandFailure::of)?;
         serde_json::from_str(&text).map_err(CommandFailure::of)
     }

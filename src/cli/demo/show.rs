@@ -52,17 +52,17 @@ pub(super) fn reasons(explanations: &[(String, Explanation)], look: &OutputStyle
     for (service, explanation) in explanations {
         let mut groups: BTreeMap<(String, String, String), usize> = BTreeMap::new();
         for endpoint in &explanation.endpoints {
-            let key = (text(&endpoint.cluster), given(endpoint), reason(endpoint));
+            let key = (text(&endpoint.cluster), route(endpoint), reason(endpoint));
             *groups.entry(key).or_default() += 1;
         }
-        for ((cluster, given, why), count) in groups {
-            let given = if given == "withheld" { Cell::doubtful(given) } else { Cell::good(given) };
+        for ((cluster, route, why), count) in groups {
+            let route = if route == "withheld" { Cell::doubtful(route) } else { Cell::good(route) };
             let count = count.to_string();
             rows.push(vec![
                 service.as_str().into(),
                 cluster.into(),
                 count.into(),
-                given,
+                route,
                 why.into(),
             ]);
         }
@@ -70,7 +70,7 @@ pub(super) fn reasons(explanations: &[(String, Explanation)], look: &OutputStyle
     table(&["SERVICE", "CLUSTER", "ENDPOINTS", "GIVEN", "WHY"], rows, look)
 }
 
-fn given(endpoint: &ExplainedEndpoint) -> String {
+fn route(endpoint: &ExplainedEndpoint) -> String {
     match &endpoint.verdict {
         Verdict::Direct => "directly".into(),
         Verdict::Gateway => format!("through {}", text(&endpoint.via)),
@@ -205,6 +205,6 @@ mod tests {
             {"step": "network", "ok": true, "detail": "elsewhere"},
             {"step": "mtls", "ok": false, "detail": "plain text"},
         ]}));
-        assert_eq!((given(&endpoint), reason(&endpoint)), ("withheld".into(), "plain text".into()));
+        assert_eq!((route(&endpoint), reason(&endpoint)), ("withheld".into(), "plain text".into()));
     }
 }

@@ -49,7 +49,7 @@ pub(super) enum Part {
     },
     /// The application of the client
     #[command(hide = true)]
-    Ask {
+    SendRequests {
         /// Address to send requests to
         address: SocketAddr,
         /// Virtual host of the requests
@@ -74,8 +74,8 @@ pub(super) async fn part(part: &Part) -> CommandResult {
         Part::Echo { address, name } => {
             app::echo(*address, name).await.map_err(CommandFailure::of)?;
         }
-        Part::Ask { address, host, count } => {
-            let answers = app::ask(*address, host, *count).await;
+        Part::SendRequests { address, host, count } => {
+            let answers = app::send_requests(*address, host, *count).await;
             print(&serde_json::to_string(&answers).map_err(CommandFailure::of)?)?;
         }
     }
@@ -152,7 +152,7 @@ async fn inside() -> CommandResult {
         .ok_or_else(|| CommandFailure::failed("no client"))?;
     let service = &mesh.world.clusters[0].services[0];
     let load = |count| {
-        client.ask(
+        client.send_requests(
             SocketAddr::new(service.vip.into(), service.port.port),
             service.hostname(),
             count,

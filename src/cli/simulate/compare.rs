@@ -115,10 +115,10 @@ impl<'a> PolicyTrial<'a> {
         };
         let mut index = AccessIndex::new(settings.clone());
         // The state after proxies have acknowledged the change, without transitions.
-        let mut in_force =
+        let mut active =
             |objects: &Collection| index.apply(&settings, objects).map(|change| change.policies);
-        let old = in_force(&before).unwrap_or_default();
-        let new = in_force(&after).unwrap_or_else(|| Arc::clone(&old));
+        let old = active(&before).unwrap_or_default();
+        let new = active(&after).unwrap_or_else(|| Arc::clone(&old));
         let is_given = |name: &PolicyName| given.get(&name.key()).is_some();
         let faults = new.reports().filter(|(name, _)| is_given(name)).flat_map(|(name, report)| {
             report.faults.iter().map(move |fault| format!("{name}: {fault}"))

@@ -65,7 +65,7 @@ pub(super) fn entry(call: &LoggedCall) -> Result<LogEntry, LogFault> {
         cluster: call.upstream_cluster.clone().unwrap_or_else(|| "-".to_owned()),
         local,
         remote: remote.ip(),
-        identity: call.tells_peer.then(|| call.peer.as_deref().and_then(spiffe)),
+        identity: call.has_peer_field.then(|| call.peer.as_deref().and_then(spiffe)),
         server_name: call.server_name.clone(),
     })
 }

@@ -45,7 +45,7 @@ pub(super) fn serve(name: &str) -> Result<Value, String> {
     Ok(Value::Null)
 }
 
-fn lets_in(path: &str) -> bool {
+fn allows(path: &str) -> bool {
     path.ends_with("/ok")
 }
 
@@ -64,7 +64,7 @@ fn answer(mut stream: TcpStream, name: &str) -> std::io::Result<()> {
             return Ok(());
         }
         let status = match line.split(' ').nth(1) {
-            Some(path) if lets_in(path) => "200 OK",
+            Some(path) if allows(path) => "200 OK",
             _ => "403 Forbidden",
         };
         let mut client = String::new();
@@ -98,7 +98,7 @@ impl auth::authorization_server::Authorization for OverGrpc {
         let attributes = request.into_inner().attributes.unwrap_or_default();
         let path = attributes.request.and_then(|request| request.http).map(|http| http.path);
         let allowed = match path.filter(|path| !path.is_empty()) {
-            Some(path) => lets_in(&path),
+            Some(path) => allows(&path),
             None => client.contains("/sa/guarded"),
         };
         let header = |key: &str, value: &str| HeaderValueOption {

@@ -17,38 +17,38 @@ pub(crate) const HTTP_PORT: u16 = 8080;
 pub(crate) const TCP_PORT: u16 = 9000;
 
 pub(super) fn serve(name: &str, cluster: &str) -> Result<Value, String> {
-    let who = json!({ "pod": name, "cluster": cluster });
+    let identity = json!({ "pod": name, "cluster": cluster });
     let listen = |port| {
         TcpListener::bind(("0.0.0.0", port)).map_err(|error| format!("port {port}: {error}"))
     };
     let (http, tcp) = (listen(HTTP_PORT)?, listen(TCP_PORT)?);
     println!("listening");
     std::thread::scope(|scope| {
-        scope.spawn(|| accept(&http, &who, answer_requests));
-        accept(&tcp, &who, answer_line);
+        scope.spawn(|| accept(&http, &identity, answer_requests));
+        accept(&tcp, &identity, answer_line);
     });
     Ok(Value::Null)
 }
 
 fn accept(
     listener: &TcpListener,
-    who: &Value,
+    identity: &Value,
     answer: fn(TcpStream, &Value) -> std::io::Result<()>,
 ) {
     std::thread::scope(|scope| {
         for stream in listener.incoming().flatten() {
             // A client that closes early is ignored.
-            scope.spawn(move || answer(stream, who).ok());
+            scope.spawn(move || answer(stream, identity).ok());
         }
     });
 }
 
-fn answer_line(mut stream: TcpStream, who: &Value) -> std::io::Result<()> {
+fn answer_line(mut stream: TcpStream, identity: &Value) -> std::io::Result<()> {
     BufReader::new(&stream).read_line(&mut String::new())?;
-    stream.write_all(format!("{who}\n").as_bytes())
+    stream.write_all(format!("{identity}\n").as_bytes())
 }
 
-fn answer_requests(mut stream: TcpStream, who: &Value) -> std::io::Result<()> {
+fn answer_requests(mut stream: TcpStream, identity: &Value) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     loop {
         let mut line = String::new();
@@ -67,7 +67,7 @@ fn answer_requests(mut stream: TcpStream, who: &Value) -> std::io::Result<()> {
         if path.starts_with("/slow") {
             wait::pause(Duration::from_secs(1));
         }
-        let mut answer = who.clone();
+        let mut answer = identity.clone();
         answer["path"] = path.as_str().into();
         answer["headers"] = headers.into();
         let body = answer.to_string();
@@ -78,8 +78,8 @@ fn answer_requests(mut stream: TcpStream, who: &Value) -> std::io::Result<()> {
         let length = body.len();
         let fails = path.split('?').next().and_then(|path| path.strip_prefix("/down/"));
         let fails = fails.is_some_and(|down| match down.split_once('/') {
-            Some((cluster, pod)) => who["cluster"] == cluster && who["pod"] == pod,
-            None => who["cluster"] == down,
+            Some((cluster, pod)) => identity["cluster"] == cluster && identity["pod"] == pod,
+            None => identity["cluster"] == down,
         });
         let status = if fails { "503 Service Unavailable" } else { "200 OK" };
         let answer = format!(

@@ -1081,7 +1081,7 @@ impl Streams {
         let location = ProxyLocation::clone(&locations(context)[at]);
         let view = ViewKey::of(&location.proxy, location.network.clone(), Role::Client);
         let labels = context.known_labels(&location.proxy).cloned();
-        self.subscriptions[at].stand(location, view, labels.as_ref());
+        self.subscriptions[at].set_location(location, view, labels.as_ref());
     }
 
     /// Returns for each stream whether it is notified of a version's changes to access policies.

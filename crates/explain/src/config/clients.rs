@@ -71,8 +71,8 @@ impl<'a> RouterGroup<'a> {
         let mut groups = BTreeMap::new();
         for proxy in proxies.iter().filter(|one| one.kind == ProxyType::Router) {
             if east_west_port(context, proxy).is_none() {
-                let alike = (&proxy.cluster, proxy.namespace(), context.labels_of(proxy));
-                groups.entry(alike).or_insert((*proxy, 0)).1 += 1;
+                let group = (&proxy.cluster, proxy.namespace(), context.labels_of(proxy));
+                groups.entry(group).or_insert((*proxy, 0)).1 += 1;
             }
         }
         let group = |(proxy, count): (&'a Proxy, usize)| {

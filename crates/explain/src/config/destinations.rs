@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::ConfigView;
 use super::clients::{Audience, of_clients, proxied, seen};
 use super::objects::pointer;
-use super::routes::asked;
+use super::routes::matched_ports;
 use strait_base::codes::{self, Code};
 use strait_mesh::aggregate::MergedService;
 use strait_model::{Namespace, Protocol, Resolution};
@@ -27,7 +27,7 @@ impl ConfigView<'_> {
         object: &Value,
     ) -> Vec<Reason> {
         let mut reasons = Vec::new();
-        let ports = &asked(rule.matches.iter().map(|one| one.port), ports);
+        let ports = &matched_ports(rule.matches.iter().map(|one| one.port), ports);
         for to in &rule.destinations {
             let path = format!("{path}.route[{}].destination", to.index);
             reasons.extend(self.destination(
@@ -71,28 +71,28 @@ impl ConfigView<'_> {
             return Vec::new();
         }
         let host = to.host.as_str();
-        let mut asked = clients.clone();
+        let mut audience = clients.clone();
         if clients.contains(&Namespace::default()) {
-            asked.extend(self.special_of(host));
-            asked.extend(self.special_of(self.context.aliases.target(&to.host).as_str()));
+            audience.extend(self.special_of(host));
+            audience.extend(self.special_of(self.context.aliases.target(&to.host).as_str()));
         }
         let mut wrong: BTreeMap<(&'static str, String), (&'static Code, Audience)> =
             BTreeMap::new();
-        for namespace in &asked {
-            if let Some((code, text)) = self.misled(to, ports, namespace) {
-                let (_, whose) = wrong.entry((code.id, text)).or_insert((code, Audience::new()));
-                whose.insert(namespace.clone());
+        for namespace in &audience {
+            if let Some((code, text)) = self.unreachable(to, ports, namespace) {
+                let (_, affected) = wrong.entry((code.id, text)).or_insert((code, Audience::new()));
+                affected.insert(namespace.clone());
             }
         }
-        let reasons = wrong.into_iter().map(|((_, text), (code, whose))| {
-            let whose = of_clients(&whose, &asked);
-            Reason::lost(code, &*path, format!("{text}{whose}: {answer}"))
+        let reasons = wrong.into_iter().map(|((_, text), (code, affected))| {
+            let affected = of_clients(&affected, &audience);
+            Reason::lost(code, &*path, format!("{text}{affected}: {answer}"))
         });
         reasons.collect()
     }
 
     /// Returns the reason why clients of a namespace cannot reach a destination.
-    fn misled(
+    fn unreachable(
         &self,
         to: &Destination,
         ports: &BTreeSet<u16>,
@@ -113,7 +113,7 @@ impl ConfigView<'_> {
             return self.is_none(host).then_some((&codes::DESTINATION_UNKNOWN, text));
         };
         if matches!(service.primary.resolution, Resolution::Alias(_)) {
-            return self.misled_by_alias(to, service, namespace);
+            return self.unreachable_alias(to, service, namespace);
         }
         let has: Vec<u16> = proxied(service).map(|port| port.number).collect();
         let list = || has.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
@@ -164,7 +164,8 @@ impl ConfigView<'_> {
             Some(rule) => match missing_subset(rule, to) {
                 Some(text) => text,
                 None => {
-                    return partly.or_else(|| self.misled_by_selection(to, service, namespace));
+                    return partly
+                        .or_else(|| self.missing_subset_by_selection(to, service, namespace));
                 }
             },
             None if !self.services_known => return None,
@@ -192,7 +193,7 @@ impl ConfigView<'_> {
 
     /// Returns the reason for a subset that exists for most clients: a DestinationRule that applies
     /// only to proxies with certain labels lacks it.
-    fn misled_by_selection(
+    fn missing_subset_by_selection(
         &self,
         to: &Destination,
         service: &MergedService,
@@ -219,7 +220,7 @@ impl ConfigView<'_> {
     }
 
     /// Returns the reason why clients cannot reach a destination that is an alias of a service.
-    fn misled_by_alias(
+    fn unreachable_alias(
         &self,
         to: &Destination,
         alias: &MergedService,
@@ -244,7 +245,7 @@ impl ConfigView<'_> {
             _ => None,
         };
         let to = Destination { host: target.clone(), port: to.port.or(own), ..to.clone() };
-        let (code, text) = self.misled(&to, &BTreeSet::new(), namespace)?;
+        let (code, text) = self.unreachable(&to, &BTreeSet::new(), namespace)?;
         Some((code, format!("{host} is an alias of {target}: {text}")))
     }
 }

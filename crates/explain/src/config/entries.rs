@@ -44,11 +44,11 @@ impl ConfigView<'_> {
             let all_lost = is_service && hosts > 0 && lost.count() == hosts;
             state.state = if all_lost { ObjectStanding::Shadowed } else { ObjectStanding::Partly };
         }
-        let told = problems.iter().map(|one| {
+        let reasons = problems.iter().map(|one| {
             let text = format!("{}; {}", one.fault.fact, one.effect);
             ConfigReason::new(&codes::ENTRY, one.fault.field.clone(), text)
         });
-        state.reasons.extend(told);
+        state.reasons.extend(reasons);
         if is_service && !is_refused {
             let loss = self.entry_loss(key, object);
             if loss.is_whole {
@@ -57,13 +57,13 @@ impl ConfigView<'_> {
                 state.state = ObjectStanding::Partly;
             }
             state.reasons.extend(loss.reasons);
-            state.reasons.extend(self.taken_hosts(key));
+            state.reasons.extend(self.shadowed_hosts(key));
         }
         Some(state)
     }
 
     /// Reports that entries of other namespaces have no effect for the hosts of the entry `key`.
-    fn taken_hosts(&self, key: &ObjectKey) -> Option<ConfigReason> {
+    fn shadowed_hosts(&self, key: &ObjectKey) -> Option<ConfigReason> {
         let own = WorkloadKey::new(&*key.namespace, &*key.name);
         let lost = self.reports.entries.iter().filter(|one| one.holder.as_ref() == Some(&own));
         let others: BTreeSet<_> = lost.map(|one| one.object.namespace.clone()).collect();

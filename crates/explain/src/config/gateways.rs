@@ -44,22 +44,22 @@ impl CredentialFault {
         let (ServerProtocol::Https(tls) | ServerProtocol::Tls(tls)) = &server.protocol else {
             return false;
         };
-        let asked = plain(&self.name);
+        let name = plain(&self.name);
         let is_of_roots = matches!(
             tls.clients,
             TlsClients::OptionalCertificate | TlsClients::RequiredCertificate
         );
-        let secret = asked.strip_suffix(OF_ROOTS).filter(|_| is_of_roots).unwrap_or(asked);
-        tls.credentials.iter().chain(&tls.roots).any(|one| [asked, secret].contains(&plain(one)))
+        let secret = name.strip_suffix(OF_ROOTS).filter(|_| is_of_roots).unwrap_or(name);
+        tls.credentials.iter().chain(&tls.roots).any(|one| [name, secret].contains(&plain(one)))
     }
 }
 
 /// Reports servers for connections from other networks at routers that are not gateways between
 /// networks.
-fn passed_on_in_vain(gateway: &Gateway) -> impl Iterator<Item = Reason> {
+fn unused_passthrough(gateway: &Gateway) -> impl Iterator<Item = Reason> {
     let servers = gateway.servers.iter();
-    let asked = servers.filter(|one| matches!(one.protocol, ServerProtocol::AutoPassthrough));
-    asked.map(|server| {
+    let servers = servers.filter(|one| matches!(one.protocol, ServerProtocol::AutoPassthrough));
+    servers.map(|server| {
         let text = "only routers between networks forward all connections: routers whose Service has the label \
                     topology.istio.io/network";
         let path = format!("{}.tls.mode", gateway.server_path(server));
@@ -84,13 +84,16 @@ impl ConfigView<'_> {
         let mut reasons = gateways.losses(gateway);
         reasons.extend(self.ports_without_a_way(gateway, &routers));
         if !routers.is_empty() {
-            reasons.extend(passed_on_in_vain(gateway));
+            reasons.extend(unused_passthrough(gateway));
         }
         reasons.extend(self.credentials_of(gateway, &routers));
         let found = Finding { reasons, standing: None, proxies: routers.len() };
-        let is_asked = self.services_known && gateway.selector.is_some() && found.proxies == 0;
+        let is_selector_checked =
+            self.services_known && gateway.selector.is_some() && found.proxies == 0;
         let mut pods = self.context.workloads.values().flat_map(|all| all.iter());
-        if is_asked && !pods.any(|(pod, at)| gateways.selects(gateway, pod.namespace, &at.labels)) {
+        if is_selector_checked
+            && !pods.any(|(pod, at)| gateways.selects(gateway, pod.namespace, &at.labels))
+        {
             let of = match self.context.mesh.gateway_scope {
                 GatewayScope::AnyNamespace => "",
                 GatewayScope::OwnNamespace => {
@@ -220,9 +223,9 @@ impl ConfigView<'_> {
             );
             Some(Reason::warning(&codes::GATEWAY_PORT_UNSERVED, path, text))
         };
-        let is_asked =
+        let has_listener =
             |one: &&GatewayServer| !matches!(one.protocol, ServerProtocol::AutoPassthrough);
-        gateway.servers.iter().filter(is_asked).filter_map(reason).collect()
+        gateway.servers.iter().filter(has_listener).filter_map(reason).collect()
     }
 
     /// Returns the ports of servers on which a router cannot listen, each with the node ID of an
@@ -233,11 +236,11 @@ impl ConfigView<'_> {
         routers: &[&'p Proxy],
     ) -> BTreeMap<u16, (&'p Arc<str>, u16)> {
         // All replicas listen on the same ports.
-        let stand = |proxy: &&'p Proxy| {
+        let location = |proxy: &&'p Proxy| {
             ((&proxy.cluster, proxy.namespace(), self.context.labels_of(proxy)), *proxy)
         };
         let unprivileged = routers.iter().filter(|proxy| proxy.is_unprivileged);
-        let unprivileged: BTreeMap<_, _> = unprivileged.map(stand).collect();
+        let unprivileged: BTreeMap<_, _> = unprivileged.map(location).collect();
         let mut closed = BTreeMap::new();
         for proxy in unprivileged.into_values() {
             let served = served_in(self.context, &proxy.cluster, proxy.namespace());

@@ -40,7 +40,7 @@ impl ConfigView<'_> {
         }
         found.reasons.extend(taken);
         let clients = Audience::from([Namespace::default()]);
-        let mut told = BTreeSet::new();
+        let mut reported_paths = BTreeSet::new();
         for one in &ingress.rules {
             let place = &one.rule.place;
             let backend = if place.path.is_some() { ".backend" } else { "" };
@@ -48,7 +48,7 @@ impl ConfigView<'_> {
                 "{}{backend}",
                 RouteOrigin::for_ingress(&ingress.meta).http_rule_path(place)
             );
-            for to in one.rule.destinations.iter().filter(|_| told.insert(path.clone())) {
+            for to in one.rule.destinations.iter().filter(|_| reported_paths.insert(path.clone())) {
                 let wrong = self.destination(
                     to,
                     path.clone(),

@@ -55,25 +55,26 @@ impl ConfigView<'_> {
             })
         };
         let clients: Vec<_> = self.libraries().filter(calls).collect();
-        let Some(who) = named(&clients) else { return Vec::new() };
+        let Some(clients_text) = named(&clients) else { return Vec::new() };
         let mut reasons = Vec::new();
         for (at, rule) in rules.iter().enumerate().filter(|(_, rule)| !rule.refused) {
             let path = format!("spec.{list}[{at}]");
             for (place, one) in rule.matches.iter().enumerate() {
                 if let CallMatch::Unsupported(what) = proxyless::interpret_match(one) {
-                    let text =
-                        format!("{who}: calls that match the rest of the condition fail: {what}");
+                    let text = format!(
+                        "{clients_text}: calls that match the rest of the condition fail: {what}"
+                    );
                     let path = format!("{path}.{matches}[{place}]");
                     reasons.push(Reason::warning(&codes::RULE_ON_LIBRARY, path, text));
                 }
             }
             if let Some(what) = proxyless::obstacle(rule) {
-                let text = format!("{who}: calls that match the rule fail: {what}");
+                let text = format!("{clients_text}: calls that match the rule fail: {what}");
                 reasons.push(Reason::warning(&codes::RULE_ON_LIBRARY, &*path, text));
             }
             let passed_over = proxyless::passed_over(rule);
             if !passed_over.is_empty() {
-                let text = format!("{who}: {}", passed_over.join("; "));
+                let text = format!("{clients_text}: {}", passed_over.join("; "));
                 reasons.push(Reason::warning(&codes::PART_ON_LIBRARY, path, text));
             }
         }
@@ -82,7 +83,7 @@ impl ConfigView<'_> {
 
     /// Returns the reason about a traffic policy at proxyless clients.
     pub(super) fn policy_at_libraries(&self, rule: &DestinationRule) -> Option<Reason> {
-        let mut said = BTreeSet::new();
+        let mut facts = BTreeSet::new();
         let calls = |proxy: &&Proxy| {
             let (namespace, selection) = (proxy.namespace(), self.context.selection(proxy));
             let client = RuleClient { namespace, selection: &selection };
@@ -102,12 +103,12 @@ impl ConfigView<'_> {
             let library = proxy.grpc.unwrap_or_default();
             let found = groups.iter().flat_map(|one| proxyless::policy_passed_over(one, library));
             let found: Vec<_> = found.collect();
-            said.extend(found.iter().copied());
+            facts.extend(found.iter().copied());
             !found.is_empty()
         });
-        let who = named(&clients)?;
-        let said = said.into_iter().collect::<Vec<_>>().join("; ");
-        let text = format!("{who}: {said}");
+        let clients_text = named(&clients)?;
+        let facts = facts.into_iter().collect::<Vec<_>>().join("; ");
+        let text = format!("{clients_text}: {facts}");
         Some(Reason::warning(&codes::POLICY_ON_LIBRARY, "spec", text))
     }
 }

@@ -45,11 +45,11 @@ fn conditions(state: &ConfigState) -> [StatusCondition; 2] {
         ObjectStanding::Unused => ("NotUsed", true),
         ObjectStanding::Waiting => ("OnHold", true),
     };
-    let told = state.reasons.iter().map(|one| match &*one.path {
+    let named_reasons = state.reasons.iter().map(|one| match &*one.path {
         "" => format!("{}: {}", one.code, one.text),
         path => format!("{}: {path}: {}", one.code, one.text),
     });
-    let message = shortened(told.collect::<Vec<_>>().join("; "));
+    let message = shortened(named_reasons.collect::<Vec<_>>().join("; "));
     let why = if is_read { String::new() } else { message.clone() };
     let condition = |kind, is_true, message| StatusCondition { kind, is_true, reason, message };
     [

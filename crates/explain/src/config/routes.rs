@@ -39,7 +39,7 @@ fn sides(port: Port) -> impl Iterator<Item = Port> {
 
 /// Returns the ports, of the given ones, for which a rule applies: the ports that all its matches
 /// name, or else all.
-pub(super) fn asked(
+pub(super) fn matched_ports(
     named: impl Iterator<Item = Option<u16>>,
     ports: &BTreeSet<u16>,
 ) -> BTreeSet<u16> {
@@ -54,7 +54,7 @@ pub(super) fn asked(
 #[derive(Default)]
 struct HostOwners<'a> {
     /// All groups that were checked.
-    asked: Audience,
+    checked: Audience,
     /// Groups for which the host belongs to the object.
     own: Audience,
     /// Groups for which the host belongs to a different object.
@@ -125,7 +125,7 @@ impl ConfigView<'_> {
             taken += usize::from(owners.own.is_empty() && !owners.others.is_empty());
             let path = paths.path(host);
             found.reasons.extend(self.foreign_host(service, host, &owners.own, &path));
-            found.reasons.extend(self.told_of_host(routed, host, &owners, path));
+            found.reasons.extend(self.host_reason(routed, host, &owners, path));
             clients.extend(owners.own);
         }
         found.reasons.extend(protocols.reasons(service));
@@ -152,7 +152,7 @@ impl ConfigView<'_> {
             [("tls", &service.tls, &protocols.tls), ("tcp", &service.tcp, &protocols.connections)];
         for (field, rules, ports) in lists {
             for (at, rule) in rules.iter().enumerate() {
-                let ports = asked(rule.matches.iter().map(|one| one.port), ports);
+                let ports = matched_ports(rule.matches.iter().map(|one| one.port), ports);
                 for to in &rule.destinations {
                     let path = format!("spec.{field}[{at}].route[{}].destination", to.index);
                     found.reasons.extend(self.destination(
@@ -210,7 +210,7 @@ impl ConfigView<'_> {
     }
 
     /// Returns the reason about the ownership of a host.
-    fn told_of_host(
+    fn host_reason(
         &self,
         routed: &RoutedService,
         host: &HostPattern,
@@ -236,8 +236,8 @@ impl ConfigView<'_> {
                 );
                 return Some(Reason::lost(&codes::HOST_OF_ANOTHER, path, text));
             }
-            let whose = of_clients(&losing, &owners.asked);
-            let text = format!("{host} belongs to {winner}, {why},{whose}");
+            let losers = of_clients(&losing, &owners.checked);
+            let text = format!("{host} belongs to {winner}, {why},{losers}");
             return Some(Reason::warning(&codes::HOST_OF_ANOTHER, path, text));
         }
         if owners.is_service || !self.is_none(host) {
@@ -286,7 +286,7 @@ impl ConfigView<'_> {
             && found.others.is_empty()
             && routed.sources().any(|source| source.labels.is_some())
         {
-            found.own.clone_from(&found.asked);
+            found.own.clone_from(&found.checked);
         }
         found.others.retain(|namespace, _| !found.own.contains(namespace));
         found
@@ -307,7 +307,7 @@ impl ConfigView<'_> {
             // No client of the namespace can call the host.
             return;
         }
-        found.asked.insert(namespace.clone());
+        found.checked.insert(namespace.clone());
         let requests = seen.iter().filter(|port| carries_requests(port));
         found.requests.extend(requests.map(|port| port.number));
         found.connections.extend(seen.iter().filter(|port| !port.protocol.is_http()).cloned());
@@ -500,7 +500,7 @@ impl ConfigView<'_> {
             } else {
                 known += 1;
                 taken += usize::from(owners.own.is_empty() && !owners.others.is_empty());
-                found.reasons.extend(self.told_of_host(routed, &host, &owners, path));
+                found.reasons.extend(self.host_reason(routed, &host, &owners, path));
             }
             clients.extend(owners.own);
             ports.extend(carried);
@@ -555,8 +555,8 @@ impl ConfigView<'_> {
             let host = HostPattern::for_service(&parent.host);
             if let Some(routed) = self.joined(route, &host) {
                 let lists = ["rules", "matches"];
-                let said = self.rules_at_libraries(routed, &[&host], &route.rules, lists);
-                let new = said.into_iter().filter(|one| !found.reasons.contains(one));
+                let new_reasons = self.rules_at_libraries(routed, &[&host], &route.rules, lists);
+                let new = new_reasons.into_iter().filter(|one| !found.reasons.contains(one));
                 let new: Vec<_> = new.collect();
                 found.reasons.extend(new);
             }

@@ -51,7 +51,7 @@ impl ConfigView<'_> {
             let text = "no known workload has these labels";
             return Finding::unused(&codes::SELECTOR_UNUSED, "spec.workloadSelector", text);
         }
-        let mut found = self.in_force(rule);
+        let mut found = self.applied_rules(rule);
         if found.standing.is_some() {
             return found;
         }
@@ -71,7 +71,7 @@ impl ConfigView<'_> {
         });
         let routers = self.routers().iter().filter(|routers| self.decides_at(rule, routers));
         found.proxies += routers.map(|routers| routers.count).sum::<usize>();
-        if self.clients.gateways() > 0 && self.holds_at_gateways(rule) {
+        if self.clients.gateways() > 0 && self.applies_at_gateways(rule) {
             found.proxies += self.clients.gateways();
         }
         found
@@ -97,22 +97,22 @@ impl ConfigView<'_> {
 
     /// Returns the clients to which a DestinationRule applies, and the rules that apply instead for
     /// others.
-    fn in_force(&self, rule: &DestinationRule) -> Finding {
+    fn applied_rules(&self, rule: &DestinationRule) -> Finding {
         let own = rule.meta();
         let selection = match &rule.selector {
             Some(labels) => self.context.traffic.selection(&own.namespace, labels),
             None => Selection::default(),
         };
-        let asked = self.asked(rule);
+        let audience = self.audience(rule);
         let (mut held, mut lost) = (BTreeSet::new(), BTreeSet::new());
-        let (mut winners, mut in_force) = (BTreeSet::new(), None);
-        for namespace in &asked {
+        let (mut winners, mut active) = (BTreeSet::new(), None);
+        for namespace in &audience {
             let client = RuleClient { namespace, selection: &selection };
             for service in all_seen(self.context, &rule.host, namespace) {
                 match self.rule_of(service, client, own) {
                     Ok(rule) => {
                         held.insert(namespace.clone());
-                        in_force = Some(rule);
+                        active = Some(rule);
                     }
                     Err(Some(other)) => {
                         lost.insert(namespace.clone());
@@ -138,7 +138,7 @@ impl ConfigView<'_> {
             found.standing = Some(ObjectStanding::Unused);
         } else if self.services_known
             && !held.iter().any(|namespace| self.may_have_clients(namespace))
-            && !self.holds_at_gateways(rule)
+            && !self.applies_at_gateways(rule)
         {
             let named: Vec<_> = held.iter().map(Namespace::as_str).collect();
             let text = format!(
@@ -152,14 +152,14 @@ impl ConfigView<'_> {
         } else {
             if !winners.is_empty() && rule.host.exact().is_some() {
                 lost.retain(|namespace| !held.contains(namespace));
-                let whose = of_clients(&lost, &asked);
-                if !lost.is_empty() && !whose.is_empty() {
-                    let text = format!("DestinationRule {named} applies instead{whose}");
+                let of_losers = of_clients(&lost, &audience);
+                if !lost.is_empty() && !of_losers.is_empty() {
+                    let text = format!("DestinationRule {named} applies instead{of_losers}");
                     found.reasons.push(Reason::warning(&codes::RULE_SHADOWED, "spec.host", text));
                 }
             }
-            if let Some(in_force) = in_force.filter(|one| one.objects.len() > 1) {
-                found.reasons.extend(self.merged_away(rule, &in_force));
+            if let Some(active) = active.filter(|one| one.objects.len() > 1) {
+                found.reasons.extend(self.merged_away(rule, &active));
             }
         }
         found
@@ -167,7 +167,7 @@ impl ConfigView<'_> {
 
     /// Returns the namespaces whose clients may find the DestinationRule: all, if it is in the
     /// namespace of the service or in the root namespace, or else only its own.
-    fn asked(&self, rule: &DestinationRule) -> Audience {
+    fn audience(&self, rule: &DestinationRule) -> Audience {
         let own = &rule.meta().namespace;
         let is_in_own = |service: &MergedService| service.primary.namespace == *own;
         let is_general = own.as_str() == self.context.mesh.root_namespace
@@ -189,9 +189,9 @@ impl ConfigView<'_> {
 
     /// Returns the parts of an object that an older object for the same host replaces when they are
     /// merged.
-    fn merged_away(&self, rule: &DestinationRule, in_force: &DestinationRule) -> Vec<Reason> {
+    fn merged_away(&self, rule: &DestinationRule, active: &DestinationRule) -> Vec<Reason> {
         let own = rule.meta();
-        let older = in_force.objects.iter().take_while(|one| *one != own);
+        let older = active.objects.iter().take_while(|one| *one != own);
         let older: Vec<&DestinationRule> =
             older.filter_map(|meta| self.rule_object(meta)).collect();
         let mut reasons = Vec::new();
@@ -235,9 +235,9 @@ impl ConfigView<'_> {
     }
 
     /// Returns whether a DestinationRule applies to east-west gateways.
-    fn holds_at_gateways(&self, rule: &DestinationRule) -> bool {
-        let nobody = Namespace::default();
-        let services = all_seen(self.context, &rule.host, &nobody);
+    fn applies_at_gateways(&self, rule: &DestinationRule) -> bool {
+        let no_namespace = Namespace::default();
+        let services = all_seen(self.context, &rule.host, &no_namespace);
         services.into_iter().filter(|service| is_exported(self.context, service)).any(|service| {
             let rules = self.context.traffic.destination_rules.of(service.hostname().as_str());
             let owners = rules.owners(&service.primary.namespace);
@@ -262,7 +262,7 @@ impl ConfigView<'_> {
     /// one locality.
     fn unplaced(&self, rule: &DestinationRule) -> Option<Reason> {
         let service = rule.host.exact().and_then(|host| self.context.services.get(host))?;
-        let said = |policy: &Arc<TrafficPolicy>| {
+        let sets_locality = |policy: &Arc<TrafficPolicy>| {
             let balancing = policy.groups.load_balancer.as_deref();
             balancing.is_some_and(|balancing| balancing.locality.is_some())
         };
@@ -276,7 +276,7 @@ impl ConfigView<'_> {
         };
         let text = "endpoints that proxies resolve by name (resolution DNS) belong to one locality: this has no effect on them";
         let path = "spec.trafficPolicy.loadBalancer.localityLbSetting";
-        (is_by_name && rule.policy.as_ref().is_some_and(said))
+        (is_by_name && rule.policy.as_ref().is_some_and(sets_locality))
             .then(|| Reason::lost(&codes::TRAFFIC_UNSUPPORTED, path, text))
     }
 

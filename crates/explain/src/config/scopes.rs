@@ -25,7 +25,7 @@ impl ConfigView<'_> {
         }
         if let Some(labels) = &sidecar.selector
             && let Some(finding) =
-                self.selects_nobody(labels, &sidecar.meta.namespace, "spec.workloadSelector")
+                self.unmatched_selector(labels, &sidecar.meta.namespace, "spec.workloadSelector")
         {
             return finding;
         }
@@ -131,7 +131,7 @@ impl ConfigView<'_> {
             return Finding { reasons: vec![reason], standing, proxies: 0 };
         }
         if let Some(labels) = &telemetry.selector
-            && let Some(finding) = self.selects_nobody(labels, &meta.namespace, "spec.selector")
+            && let Some(finding) = self.unmatched_selector(labels, &meta.namespace, "spec.selector")
         {
             return finding;
         }
@@ -194,7 +194,7 @@ impl ConfigView<'_> {
         let is_of_all = meta.namespace.as_str() == self.context.mesh.root_namespace;
         if let Some(labels) = filter.selector.as_ref().filter(|_| !is_of_all)
             && let Some(finding) =
-                self.selects_nobody(labels, &meta.namespace, "spec.workloadSelector")
+                self.unmatched_selector(labels, &meta.namespace, "spec.workloadSelector")
         {
             return finding;
         }
@@ -204,12 +204,12 @@ impl ConfigView<'_> {
             filter.patches(&selection) && all.iter().any(|one| one.meta == *meta)
         };
         let held: Vec<&Proxy> = self.clients.proxies().iter().filter(holds).copied().collect();
-        let reasons = self.unasked(filter, &held);
+        let reasons = self.unreachable_upstreams(filter, &held);
         Finding { reasons, proxies: held.len(), standing: None }
     }
 
     /// Reports external services that filters call for requests and that a proxy cannot reach.
-    fn unasked(&self, filter: &EnvoyFilter, proxies: &[&Proxy]) -> Vec<Reason> {
+    fn unreachable_upstreams(&self, filter: &EnvoyFilter, proxies: &[&Proxy]) -> Vec<Reason> {
         let mut faults = BTreeMap::new();
         for proxy in proxies {
             let (namespace, selection) = (proxy.namespace(), &self.context.selection(proxy));
@@ -262,7 +262,7 @@ impl ConfigView<'_> {
     }
 
     /// Returns the finding that no workload has the labels of a selector.
-    fn selects_nobody(
+    fn unmatched_selector(
         &self,
         labels: &Labels,
         namespace: &Namespace,

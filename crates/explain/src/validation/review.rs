@@ -226,20 +226,20 @@ mod tests {
             assert_eq!(result, ValidationResult::Allowed);
         }
         let body = review("UPDATE", object(1), object(1));
-        let (told, _) = answer(body.as_bytes(), |_| verdict(true, &["a fault"])).expect("one");
-        assert_eq!(told["response"]["allowed"], true, "an invalid object may lose a finalizer");
-        assert_eq!(told["response"]["warnings"], json!(["STR1043: spec.http[1]: a fault"]));
-        let (told, _) = answer(body.as_bytes(), |_| Ok(None)).expect("one");
-        assert_eq!(told["response"], json!({ "uid": "705ab4f5", "allowed": true }));
+        let (review, _) = answer(body.as_bytes(), |_| verdict(true, &["a fault"])).expect("one");
+        assert_eq!(review["response"]["allowed"], true, "an invalid object may lose a finalizer");
+        assert_eq!(review["response"]["warnings"], json!(["STR1043: spec.http[1]: a fault"]));
+        let (review, _) = answer(body.as_bytes(), |_| Ok(None)).expect("one");
+        assert_eq!(review["response"], json!({ "uid": "705ab4f5", "allowed": true }));
     }
 
     #[test]
     fn objects_are_allowed_while_the_mesh_is_unknown() {
         let body = review("CREATE", object(1), Value::Null);
-        let (told, result) = answer(body.as_bytes(), |_| Err("not yet")).expect("one");
+        let (review, result) = answer(body.as_bytes(), |_| Err("not yet")).expect("one");
         assert_eq!(result, ValidationResult::Warned);
-        assert_eq!(told["response"]["allowed"], true);
-        assert_eq!(told["response"]["warnings"], json!(["strait: not checked: not yet"]));
+        assert_eq!(review["response"]["allowed"], true);
+        assert_eq!(review["response"]["warnings"], json!(["strait: not checked: not yet"]));
     }
 
     #[test]

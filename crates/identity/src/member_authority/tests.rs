@@ -18,8 +18,8 @@ struct LackingWitness;
 
 impl RootWitness for LackingWitness {
     fn lacks(&self, _: &RootBundle, _: &RootRecord, _: SystemTime) -> Vec<RootLack> {
-        let (who, fact) = ("cluster west".to_owned(), "it lacks it".to_owned());
-        vec![RootLack { who, fact, is_seen: true }]
+        let (part, fact) = ("cluster west".to_owned(), "it lacks it".to_owned());
+        vec![RootLack { part, fact, is_seen: true }]
     }
 }
 
@@ -51,7 +51,7 @@ impl Mesh {
         approved: BTreeSet<RootFingerprint>,
     ) -> MemberAuthority {
         let bundle = RootBundle { pem: "".into(), certificates: BTreeSet::new() };
-        let mesh = AuthorityInForce {
+        let mesh = ActiveAuthority {
             authority: &self.authority,
             bundle: &bundle,
             evidence: &self.evidence,
@@ -153,19 +153,19 @@ fn other_root_signs_for_a_member_once_no_part_lacks_it() {
     };
     assert!(chains_to(&same_step, &old));
     let both = both.lacked();
-    let waits = both.next(Ok(Some(files.clone())), Some(&same_step));
-    assert_eq!(state(&waits), (true, Some("STR0550")));
-    assert!(chains_to(&waits, &old) && is_same(&waits, &same_step));
-    let message = &waits.problem.as_ref().expect("a problem").message;
+    let waiting = both.next(Ok(Some(files.clone())), Some(&same_step));
+    assert_eq!(state(&waiting), (true, Some("STR0550")));
+    assert!(chains_to(&waiting, &old) && is_same(&waiting, &same_step));
+    let message = &waiting.problem.as_ref().expect("a problem").message;
     assert!(message.contains("cluster west: it lacks it"), "{message}");
     // An operator approves, or all parts have the root.
     let approved = [new.authority.leading()[0].clone()].into();
-    let signs = both.next_approved(Ok(Some(files.clone())), Some(&waits), approved);
+    let signs = both.next_approved(Ok(Some(files.clone())), Some(&waiting), approved);
     assert!(chains_to(&signs, &new) && signs.problem.is_none());
     let all_have_it = Mesh::new(&old, &[&new]);
-    assert!(chains_to(&all_have_it.next(Ok(Some(files.clone())), Some(&waits)), &new));
+    assert!(chains_to(&all_have_it.next(Ok(Some(files.clone())), Some(&waiting)), &new));
     // A CA below the mesh's signing root does not wait, and neither does a process that starts.
-    assert!(both.next(Ok(Some(below(&old))), Some(&waits)).problem.is_none());
+    assert!(both.next(Ok(Some(below(&old))), Some(&waiting)).problem.is_none());
     assert!(chains_to(&both.next(Ok(Some(files)), None), &new));
 }
 
@@ -196,9 +196,9 @@ fn root_of_a_members_ca_counts_as_signing() {
     let steps = |members: &[Arc<Authority>]| {
         let bundle = RootBundle { pem: "".into(), certificates: BTreeSet::new() };
         let (authority, evidence) = (&mesh.authority, &evidence);
-        let in_force =
-            AuthorityInForce { authority, bundle: &bundle, evidence, retained: &[], members };
-        let standings = in_force.standings(mesh.now);
+        let active =
+            ActiveAuthority { authority, bundle: &bundle, evidence, retained: &[], members };
+        let standings = active.standings(mesh.now);
         standings.iter().map(|root| root.step.as_str()).collect::<Vec<_>>()
     };
     assert_eq!(steps(&[]), ["signs", "wait"]);

@@ -75,7 +75,7 @@ impl Running {
         Arc::clone(&found.expect("it happens in time").expect("rotation runs"))
     }
 
-    async fn let_in(&self, pair: &Pair, trust: &TrustRoots) -> Result<PeerIdentity, String> {
+    async fn handshake(&self, pair: &Pair, trust: &TrustRoots) -> Result<PeerIdentity, String> {
         let client = client((pair.0.clone(), pair.1.clone_key()), trust);
         handshake(&self.now().server_config, &client).await.map(|(peer, _)| peer)
     }
@@ -116,13 +116,13 @@ async fn mismatched_key_changes_nothing_until_its_certificate_follows() {
     let refused = running.until(|identity| identity.problem.is_some()).await;
     assert_eq!(refused.problem.as_ref().map(|problem| problem.code), Some("STR0703"));
     assert!(Arc::ptr_eq(&refused.server_config, &before.server_config));
-    running.let_in(&ca.workload("web"), ca.roots()).await.expect("the old certificate serves");
+    running.handshake(&ca.workload("web"), ca.roots()).await.expect("the old certificate serves");
 
     running.write("tls.crt", &certificate);
     let after = running.until(|identity| identity.problem.is_none()).await;
     assert!(!Arc::ptr_eq(&after.server_config, &before.server_config));
     assert_eq!(after.trust_generation, before.trust_generation, "the roots are the same");
-    running.let_in(&ca.workload("web"), ca.roots()).await.expect("the new certificate serves");
+    running.handshake(&ca.workload("web"), ca.roots()).await.expect("the new certificate serves");
 }
 
 #[tokio::test]
@@ -161,13 +161,13 @@ async fn roots_and_ca_rotate_without_a_refused_handshake() {
     let (old_web, new_web) = (old.workload("web"), new.workload("web"));
     let bundle = roots(&both(&old, &new));
 
-    let peer = running.let_in(&old_web, old.roots()).await.expect("before");
+    let peer = running.handshake(&old_web, old.roots()).await.expect("before");
 
     running.write("root-cert.pem", &both(&old, &new));
     let identity = running.until(|identity| identity.trust.len() == 2).await;
     assert_eq!(identity.trust_generation, 1);
     for trust in [old.roots().as_ref(), &bundle] {
-        running.let_in(&old_web, trust).await.expect("both roots, old CA");
+        running.handshake(&old_web, trust).await.expect("both roots, old CA");
     }
 
     let mut new_signer = new.files.clone();
@@ -188,7 +188,7 @@ async fn roots_and_ca_rotate_without_a_refused_handshake() {
     for (pair, trust) in
         [(&old_web, old.roots().as_ref()), (&old_web, &bundle), (&new_web, &bundle)]
     {
-        running.let_in(pair, trust).await.expect("both roots, new CA");
+        running.handshake(pair, trust).await.expect("both roots, new CA");
     }
     assert!(identity.still_trusts(&peer, SystemTime::now()));
 
@@ -196,10 +196,10 @@ async fn roots_and_ca_rotate_without_a_refused_handshake() {
     let identity = running.until(|identity| identity.trust.len() == 1).await;
     assert_eq!(identity.trust_generation, 2);
     for trust in [&bundle, new.roots().as_ref()] {
-        running.let_in(&new_web, trust).await.expect("new root only");
+        running.handshake(&new_web, trust).await.expect("new root only");
     }
     assert!(!identity.still_trusts(&peer, SystemTime::now()));
-    running.let_in(&old_web, &bundle).await.expect_err("its root is gone");
+    running.handshake(&old_web, &bundle).await.expect_err("its root is gone");
 }
 
 #[tokio::test]
@@ -471,11 +471,11 @@ async fn roots_of_the_mesh_config_apply_while_it_names_them() {
         members: Default::default(),
     });
     let client = || west.invalid(&["spiffe://west.example/ns/shop/sa/web"], |_| {});
-    running.let_in(&client(), mesh.roots()).await.expect_err("its root is not trusted");
+    running.handshake(&client(), mesh.roots()).await.expect_err("its root is not trusted");
     let bundles = vec![(west.roots().to_pem(), vec!["west.example".to_owned()])];
     named.send_replace(Arc::new(NamedRoots { own: vec!["cluster.local".into()], bundles }));
     running.until(|now| now.trust_generation == 1).await;
-    let peer = running.let_in(&client(), mesh.roots()).await.expect("it is west's");
+    let peer = running.handshake(&client(), mesh.roots()).await.expect("it is west's");
     named.send_replace(Arc::default());
     let now = running.until(|now| now.trust_generation == 2).await;
     assert!(!now.still_trusts(&peer, SystemTime::now()), "its connections are closed");
@@ -489,7 +489,7 @@ impl RootWitness for LackingWitness {
     fn lacks(&self, _: &RootBundle, _: &RootRecord, _: SystemTime) -> Vec<RootLack> {
         let lacks = self.0.load(std::sync::atomic::Ordering::Relaxed);
         let lack = RootLack {
-            who: "cluster east".to_owned(),
+            part: "cluster east".to_owned(),
             fact: "it is unreachable".to_owned(),
             is_seen: true,
         };

@@ -181,7 +181,7 @@ async fn certificate_is_renewed_only_if_its_pod_is_known_or_by_token() {
         let found = service.create_certificate(called_by(caller.clone())).await;
         assert_eq!(found.err().map(|status| status.code()), code, "{caller:?}");
     }
-    assert_eq!(service.stats.asked.load(Ordering::Relaxed), 5);
+    assert_eq!(service.stats.requested.load(Ordering::Relaxed), 5);
     assert_eq!(service.stats.issued.load(Ordering::Relaxed), 2);
 }
 

@@ -334,13 +334,13 @@ mod tests {
         let mut now = start();
         let mut history = resolved(now);
         let retained = shown(&history);
-        let mut waits = Vec::new();
+        let mut pauses = Vec::new();
         for _ in 0..40 {
             history = step(&history, failed(), failed(), now);
-            waits.push((history.next - now.instant).as_secs());
+            pauses.push((history.next - now.instant).as_secs());
             now = later(now, history.next - now.instant);
         }
-        assert_eq!(waits[..8], [5, 5, 10, 20, 40, 60, 60, 60]);
+        assert_eq!(pauses[..8], [5, 5, 10, 20, 40, 60, 60, 60]);
         assert_eq!(shown(&history), retained);
         assert_eq!(history.name.stale_since, Some(SystemTime::UNIX_EPOCH));
         assert_eq!(history.name.problem.as_deref(), Some("SERVFAIL"));

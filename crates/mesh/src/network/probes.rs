@@ -20,6 +20,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use strait_base::codes;
+use strait_base::latest::publish_change;
 
 /// An address and a port.
 pub type ProbeAddress = (IpAddr, u16);
@@ -58,13 +59,7 @@ pub async fn run(
             }
         });
         let dead_now = failures.record_round(probes.buffer_unordered(AT_ONCE).collect().await);
-        dead.send_if_modified(|dead| {
-            let differs = **dead != dead_now;
-            if differs {
-                *dead = Arc::new(dead_now);
-            }
-            differs
-        });
+        publish_change(&dead, Arc::new(dead_now));
     }
 }
 
@@ -176,7 +171,7 @@ mod tests {
     enum Door {
         Answers,
         Closes,
-        Gone,
+        Unreachable,
     }
 
     #[tokio::test]
@@ -187,13 +182,13 @@ mod tests {
             (Door::Answers, service(), Ok(())),
             (Door::Closes, service(), Err("connection closed")),
             (Door::Closes, None, Ok(())),
-            (Door::Gone, service(), Err("cannot connect")),
-            (Door::Gone, None, Err("cannot connect")),
+            (Door::Unreachable, service(), Err("cannot connect")),
+            (Door::Unreachable, None, Err("cannot connect")),
         ] {
             let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
             let address = listener.local_addr().expect("bound");
-            let greet = async {
-                if let Door::Gone = door {
+            let server = async {
+                if let Door::Unreachable = door {
                     drop(listener);
                     return std::future::pending().await;
                 }
@@ -214,7 +209,7 @@ mod tests {
             let probing = probe((address.ip(), address.port()), name, Arc::clone(&config));
             let answer = tokio::select! {
                 answer = probing => answer,
-                () = greet => unreachable!("it waits"),
+                () = server => unreachable!("it waits"),
             };
             match (answer, expected) {
                 (Ok(()), Ok(())) => {}

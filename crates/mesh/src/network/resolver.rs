@@ -26,6 +26,7 @@ use tracing::{debug, info};
 pub use super::names::DnsLimits;
 use super::names::{ClockReading, FamilyAnswer, NameAnswers, NameHistory};
 use super::{ResolvedName, ResolvedNames};
+use strait_base::latest::publish_change;
 use strait_base::task::until;
 
 /// A DNS client. Clones share connections.
@@ -203,13 +204,7 @@ impl NameHistories {
         let names = self.0.iter().filter(|(_, state)| state.known);
         let names: ResolvedNames =
             names.map(|(key, state)| (Arc::clone(key), state.history.name.clone())).collect();
-        resolved.send_if_modified(|current| {
-            let differs = **current != names;
-            if differs {
-                *current = Arc::new(names);
-            }
-            differs
-        });
+        publish_change(resolved, Arc::new(names));
     }
 }
 

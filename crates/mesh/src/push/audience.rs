@@ -43,8 +43,8 @@ impl Changes {
         let [before, now] = versions;
         let hosts = related_hosts([before, now], &self.services());
         self.reach = self.affects_only_hosts().then(|| reach([before, now], &hosts)).flatten();
-        let stands = interest.stands(self.reach.as_ref());
-        let places: Vec<_> = stands.iter().map(|(_, stand)| Arc::clone(stand)).collect();
+        let locations = interest.locations(self.reach.as_ref());
+        let places: Vec<_> = locations.iter().map(|(_, location)| Arc::clone(location)).collect();
         let mut seen = change_impact.seen(before, now, &hosts, &places);
         if self.may_move() {
             for (seen, place) in seen.iter_mut().zip(&places) {
@@ -56,7 +56,7 @@ impl Changes {
                 }
             }
         }
-        self.set_seen(stands, seen);
+        self.set_seen(locations, seen);
     }
 
     fn compute_access_impact(
@@ -65,8 +65,8 @@ impl Changes {
         interest: &SubscriptionIndex,
     ) {
         let concerned = now.access.concerned(&before.access);
-        let same = |(_, stand): &(u32, Arc<ProxyLocation>)| same_access([before, now], stand);
-        self.same_access = interest.stands_of(&concerned).into_iter().filter(same).collect();
+        let same = |(_, location): &(u32, Arc<ProxyLocation>)| same_access([before, now], location);
+        self.same_access = interest.locations_of(&concerned).into_iter().filter(same).collect();
         self.concerned = Some(concerned);
     }
 }

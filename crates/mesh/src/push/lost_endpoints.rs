@@ -59,19 +59,19 @@ impl fmt::Display for LostEndpoints {
 /// disappear together with the rules that route to them.
 pub fn lost_endpoints(
     versions: [&PushContext; 2],
-    stands: &[Arc<ProxyLocation>],
+    locations: &[Arc<ProxyLocation>],
     percent: u8,
     deadline: Instant,
 ) -> Option<LostEndpoints> {
     // Clients with equal views are checked only once.
     let (mut compared_views, mut compared_services) = (HashSet::new(), HashSet::new());
-    for stand in stands.iter().filter(|stand| stand.proxy.kind != ProxyType::Router) {
+    for location in locations.iter().filter(|location| location.proxy.kind != ProxyType::Router) {
         // No configuration depends on the client's node, and there are as many nodes as clients.
-        let whereabouts = Whereabouts { node: None, ..stand.whereabouts.clone() };
+        let whereabouts = Whereabouts { node: None, ..location.whereabouts.clone() };
         let views = versions.map(|context| {
-            ViewKey::of(&stand.proxy, stand.network.clone(), Role::Client)
+            ViewKey::of(&location.proxy, location.network.clone(), Role::Client)
                 .at(whereabouts.clone())
-                .selected(context.selection(&stand.proxy))
+                .selected(context.selection(&location.proxy))
         });
         if !compared_views.insert(views.clone()) {
             continue;
@@ -94,7 +94,7 @@ pub fn lost_endpoints(
                 && let Some(lost) = lost_by_client(versions, &views, old, new)
                 && lost.is_more_than(percent)
             {
-                return Some(LostEndpoints { client: Arc::clone(&stand.proxy.id), ..lost });
+                return Some(LostEndpoints { client: Arc::clone(&location.proxy.id), ..lost });
             }
         }
     }

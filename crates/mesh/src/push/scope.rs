@@ -80,8 +80,8 @@ impl AffectedResources {
 }
 
 /// Returns whether the access policies for a proxy are equal in both versions.
-pub fn same_access([before, now]: [&PushContext; 2], stand: &ProxyLocation) -> bool {
-    before.access_of(&stand.proxy) == now.access_of(&stand.proxy)
+pub fn same_access([before, now]: [&PushContext; 2], location: &ProxyLocation) -> bool {
+    before.access_of(&location.proxy) == now.access_of(&location.proxy)
 }
 
 /// Computes the effect of a change to services at the locations of streams.
@@ -93,7 +93,7 @@ pub trait ChangeImpact: Send + Sync {
         before: &Arc<PushContext>,
         now: &Arc<PushContext>,
         hosts: &BTreeSet<Hostname>,
-        stands: &[Arc<ProxyLocation>],
+        locations: &[Arc<ProxyLocation>],
     ) -> Vec<Arc<AffectedResources>>;
 }
 

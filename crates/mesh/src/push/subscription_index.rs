@@ -126,7 +126,7 @@ pub struct Changes {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AffectedStream {
     stream: u32,
-    stand: Arc<ProxyLocation>,
+    location: Arc<ProxyLocation>,
     seen: Arc<AffectedResources>,
 }
 
@@ -182,34 +182,37 @@ impl Changes {
         self.deps.iter().any(|dep| matches!(dep, ChangedItem::Access(_)))
     }
 
-    /// Returns whether access policies are unchanged for `stream` at location `stand`.
-    fn has_same_access(&self, stream: u32, stand: Option<&Arc<ProxyLocation>>) -> bool {
+    /// Returns whether access policies are unchanged for `stream` at location `location`.
+    fn has_same_access(&self, stream: u32, location: Option<&Arc<ProxyLocation>>) -> bool {
         let found = self.same_access.binary_search_by_key(&stream, |(stream, _)| *stream);
         let found = found.ok().and_then(|at| self.same_access.get(at));
         // The number may have been reused for another stream.
-        found.zip(stand).is_some_and(|((_, compared), stand)| Arc::ptr_eq(compared, stand))
+        found.zip(location).is_some_and(|((_, compared), location)| Arc::ptr_eq(compared, location))
     }
 
     /// Stores the effect on each stream.
     pub fn set_seen(
         &mut self,
-        stands: Vec<(u32, Arc<ProxyLocation>)>,
+        locations: Vec<(u32, Arc<ProxyLocation>)>,
         seen: Vec<Arc<AffectedResources>>,
     ) {
-        let effect_on_stream = |((stream, stand), seen)| AffectedStream { stream, stand, seen };
-        self.seen = stands.into_iter().zip(seen).map(effect_on_stream).collect();
+        let effect_on_stream =
+            |((stream, location), seen)| AffectedStream { stream, location, seen };
+        self.seen = locations.into_iter().zip(seen).map(effect_on_stream).collect();
     }
 
-    /// Returns the effect on `stream` at location `stand`, if it is known.
+    /// Returns the effect on `stream` at location `location`, if it is known.
     fn seen_by(
         &self,
         stream: u32,
-        stand: Option<&Arc<ProxyLocation>>,
+        location: Option<&Arc<ProxyLocation>>,
     ) -> Option<&AffectedResources> {
         let at = self.seen.binary_search_by_key(&stream, |one| one.stream).ok()?;
         let found = self.seen.get(at)?;
         // The number may have been reused for another stream.
-        stand.is_some_and(|stand| Arc::ptr_eq(stand, &found.stand)).then_some(&*found.seen)
+        location
+            .is_some_and(|location| Arc::ptr_eq(location, &found.location))
+            .then_some(&*found.seen)
     }
 }
 
@@ -250,7 +253,7 @@ struct StreamEntry {
     /// The number of the view class, once known.
     view_class: Option<u32>,
     /// Its location, once known.
-    stand: Option<Arc<ProxyLocation>>,
+    location: Option<Arc<ProxyLocation>>,
     /// The types to which it has a wildcard subscription.
     lists: Wildcards,
     /// The route configurations that it watches, sorted.
@@ -336,7 +339,7 @@ impl SubscriptionIndex {
         let listener = StreamEntry {
             pending: Arc::clone(&pending),
             view_class: None,
-            stand: None,
+            location: None,
             lists: Wildcards::default(),
             routes: Vec::new(),
         };
@@ -380,7 +383,7 @@ impl SubscriptionIndex {
             let moves = changes.may_move();
             let unknown = AffectedResources { everything: moves, ..AffectedResources::default() };
             let mark_stream = |stream: u32, listener: &StreamEntry| {
-                let seen = changes.seen_by(stream, listener.stand.as_ref());
+                let seen = changes.seen_by(stream, listener.location.as_ref());
                 let unknown = moves.then_some(&unknown);
                 listener.pending.add(listener, seen.or(unknown))
             };
@@ -402,10 +405,10 @@ impl SubscriptionIndex {
             let notified =
                 table.concerned(changes.concerned.as_ref()).into_iter().filter(|stream| {
                     let Some(listener) = table.streams.get(*stream) else { return false };
-                    let stand = listener.stand.as_ref();
-                    let proxy = stand.map(|stand| &*stand.proxy);
+                    let location = listener.location.as_ref();
+                    let proxy = location.map(|location| &*location.proxy);
                     let guarded = AffectedResources::of_access(proxy, &listener.routes);
-                    !changes.has_same_access(*stream, stand)
+                    !changes.has_same_access(*stream, location)
                         && listener.pending.add(listener, Some(&guarded))
                 });
             marked.extend(notified);
@@ -430,7 +433,7 @@ impl SubscriptionIndex {
                             .view_class
                             .is_none_or(|view_class| !unaffected_views.contains(&view_class))
                     } else {
-                        let seen = changes.seen_by(*stream, listener.stand.as_ref());
+                        let seen = changes.seen_by(*stream, listener.location.as_ref());
                         is_reached(stream)
                             && seen.is_none_or(|seen| seen.assignments.contains(host))
                     };
@@ -463,13 +466,13 @@ impl SubscriptionIndex {
         }
         let streams = u32::try_from(marked.len()).expect("their numbers are 32 bits");
         for stream in &marked {
-            if let Some(StreamEntry { pending, stand, .. }) = table.streams.get(*stream) {
+            if let Some(StreamEntry { pending, location, .. }) = table.streams.get(*stream) {
                 // No stream takes its changes meanwhile, because that requires the table's lock.
                 let mut unread = lock(&pending.dirty);
                 unread.since = unread.since.or(changes.since);
                 unread.streams = streams;
                 if let Some(delivery) = delivery {
-                    unread.receipts.add(changes.receipt(delivery, *stream, stand.as_ref()));
+                    unread.receipts.add(changes.receipt(delivery, *stream, location.as_ref()));
                 }
                 drop(unread);
                 pending.wake.wake();
@@ -480,17 +483,19 @@ impl SubscriptionIndex {
 
     /// Returns the known locations of streams in these namespaces, and possibly of others, by
     /// stream number. Without namespaces, returns the locations of all streams.
-    pub fn stands(&self, reach: Option<&BTreeSet<Namespace>>) -> Vec<(u32, Arc<ProxyLocation>)> {
+    pub fn locations(&self, reach: Option<&BTreeSet<Namespace>>) -> Vec<(u32, Arc<ProxyLocation>)> {
         let table = lock(&self.table);
-        let location_of = |stream: u32| Some((stream, table.streams.get(stream)?.stand.clone()?));
+        let location_of =
+            |stream: u32| Some((stream, table.streams.get(stream)?.location.clone()?));
         table.reached(reach).into_iter().filter_map(location_of).collect()
     }
 
     /// Returns the known locations of the streams of certain workloads, and possibly of others, by
     /// stream number.
-    pub fn stands_of(&self, workloads: &ConcernedWorkloads) -> Vec<(u32, Arc<ProxyLocation>)> {
+    pub fn locations_of(&self, workloads: &ConcernedWorkloads) -> Vec<(u32, Arc<ProxyLocation>)> {
         let table = lock(&self.table);
-        let location_of = |stream: u32| Some((stream, table.streams.get(stream)?.stand.clone()?));
+        let location_of =
+            |stream: u32| Some((stream, table.streams.get(stream)?.location.clone()?));
         table.by_workload.concerned(workloads).into_iter().filter_map(location_of).collect()
     }
 
@@ -522,15 +527,20 @@ impl Subscription {
     /// its workload if they are known. Returns whether anything differs. From now on, the stream is
     /// notified of changes that are visible there. It may have missed earlier changes that are
     /// visible only there.
-    pub fn stand(&self, stand: ProxyLocation, view: ViewKey, labels: Option<&Labels>) -> bool {
+    pub fn set_location(
+        &self,
+        location: ProxyLocation,
+        view: ViewKey,
+        labels: Option<&Labels>,
+    ) -> bool {
         let mut table = lock(&self.interest.table);
-        table.by_workload.place(self.stream, stand.proxy.namespace(), labels);
-        let is_new = table.stand(self.stream, Some(view));
+        table.by_workload.place(self.stream, location.proxy.namespace(), labels);
+        let is_new = table.set_view(self.stream, Some(view));
         let Some(listener) = table.streams.get_mut(self.stream) else { return is_new };
-        if listener.stand.as_deref() == Some(&stand) {
+        if listener.location.as_deref() == Some(&location) {
             return is_new;
         }
-        listener.stand = Some(Arc::new(stand));
+        listener.location = Some(Arc::new(location));
         true
     }
 
@@ -632,7 +642,7 @@ impl Subscription {
 impl Drop for Subscription {
     fn drop(&mut self) {
         let mut table = lock(&self.interest.table);
-        table.stand(self.stream, None);
+        table.set_view(self.stream, None);
         table.by_workload.leave(self.stream);
         table.streams.leave(self.stream);
         for name in self.names.iter() {
@@ -711,7 +721,7 @@ impl SubscriptionTable {
     }
 
     /// Sets the view of `stream`. Returns whether it differs.
-    fn stand(&mut self, stream: u32, view: Option<ViewKey>) -> bool {
+    fn set_view(&mut self, stream: u32, view: Option<ViewKey>) -> bool {
         let Some(listener) = self.streams.get_mut(stream) else { return false };
         let before = listener.view_class;
         let view_of = |number| self.view_classes.get(number).map(|view_class| &*view_class.view);
@@ -738,9 +748,9 @@ impl SubscriptionTable {
         {
             view_class.streams -= 1;
             if view_class.streams == 0
-                && let Some(gone) = self.view_classes.leave(number)
+                && let Some(removed) = self.view_classes.leave(number)
             {
-                self.by_view.remove(&gone.view);
+                self.by_view.remove(&removed.view);
             }
         }
         true
@@ -781,13 +791,13 @@ impl SubscriptionTable {
         let Some(watched) = self.names.get_mut(name) else { return };
         remove(&mut watched.streams, stream);
         if watched.streams.is_empty()
-            && let Some(gone) = self.names.leave(name)
+            && let Some(removed) = self.names.leave(name)
         {
-            self.by_name.remove(&gone.name);
-            if let Some(host_names) = self.by_hostname.get_mut(&gone.hostname) {
+            self.by_name.remove(&removed.name);
+            if let Some(host_names) = self.by_hostname.get_mut(&removed.hostname) {
                 host_names.retain(|number| *number != name);
                 if host_names.is_empty() {
-                    self.by_hostname.remove(&gone.hostname);
+                    self.by_hostname.remove(&removed.hostname);
                 }
             }
         }

@@ -34,9 +34,9 @@ impl ChangeImpact for SeesNothing {
         _: &Arc<PushContext>,
         _: &Arc<PushContext>,
         _: &BTreeSet<Hostname>,
-        stands: &[Arc<ProxyLocation>],
+        locations: &[Arc<ProxyLocation>],
     ) -> Vec<Arc<AffectedResources>> {
-        stands.iter().map(|_| Arc::default()).collect()
+        locations.iter().map(|_| Arc::default()).collect()
     }
 }
 
@@ -433,8 +433,8 @@ fn service_exported_to_its_namespace_is_invisible_elsewhere() {
     let updates = vec![shard("east", 1).with(private, vec![endpoint("10.0.0.1")]).built()];
     let context = context(updates);
     assert_eq!(members(&assigned(&context, &client(""))), ["10.0.0.1 1"]);
-    let stranger = ViewKey { namespace: "other".into(), ..client("") };
-    assert!(members(&assigned(&context, &stranger)).is_empty());
+    let other_view = ViewKey { namespace: "other".into(), ..client("") };
+    assert!(members(&assigned(&context, &other_view)).is_empty());
     let gateway = ViewKey { role: Role::Gateway, ..client("") };
     assert!(members(&assigned(&context, &gateway)).is_empty());
 }

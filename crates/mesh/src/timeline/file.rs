@@ -136,8 +136,9 @@ pub async fn keep(timeline: Arc<Timeline>, mut file: TimelineFile, drain: Cancel
         last.borrow_and_update();
         let draining = drain.is_cancelled();
         let retained = timeline.since(0);
-        let waits = |change: &&Arc<TimelineEntry>| !draining && !change.is_settled();
-        let settled = retained.iter().position(|change| waits(&change)).unwrap_or(retained.len());
+        let is_unsettled = |change: &&Arc<TimelineEntry>| !draining && !change.is_settled();
+        let settled =
+            retained.iter().position(|change| is_unsettled(&change)).unwrap_or(retained.len());
         let new = retained.partition_point(|change| change.seq <= file.last).min(settled);
         let waiting = settled < retained.len();
         if new < settled {

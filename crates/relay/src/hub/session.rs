@@ -105,7 +105,7 @@ impl RelayHub {
         let mut replica = replica.clone();
         let name = replica.borrow_and_update().clone();
         let greeting = tokio::time::timeout(HELLO_LIMIT, async {
-            let hello = greet(&mut sender, &name, false).await?;
+            let hello = send_hello(&mut sender, &name, false).await?;
             check(&hello, cluster, self.other_uid(cluster, admission.number))?;
             match cluster_uid(&mut sender).await {
                 Some(read) if !hello.cluster_uid.is_empty() && read != hello.cluster_uid => {
@@ -141,11 +141,11 @@ impl RelayHub {
                 reason = ends.as_mut() => return SessionEnd::Ended(reason),
                 () = admission.renew.notified() => {
                     let name = replica.borrow().clone();
-                    hellos.push(greet_again(sender.clone(), name, true));
+                    hellos.push(resend_hello(sender.clone(), name, true));
                 }
                 Ok(()) = replica.changed() => {
                     let name = replica.borrow_and_update().clone();
-                    hellos.push(greet_again(sender.clone(), name, false));
+                    hellos.push(resend_hello(sender.clone(), name, false));
                 }
                 // A relay that does not renew is disconnected when its generation is refused.
                 Some(()) = hellos.next() => {}
@@ -155,17 +155,17 @@ impl RelayHub {
 }
 
 /// Sends a further hello: to make the relay renew its certificate, or because the number of replicas has changed.
-async fn greet_again(
+async fn resend_hello(
     mut sender: SendRequest<Full<Bytes>>,
     replica: ReplicaName,
     is_to_renew: bool,
 ) {
     // The pings end the connection of a relay that does not respond.
-    let _ = tokio::time::timeout(HELLO_LIMIT, greet(&mut sender, &replica, is_to_renew)).await;
+    let _ = tokio::time::timeout(HELLO_LIMIT, send_hello(&mut sender, &replica, is_to_renew)).await;
 }
 
 /// Sends a hello, and returns the relay's.
-async fn greet(
+async fn send_hello(
     sender: &mut SendRequest<Full<Bytes>>,
     replica: &ReplicaName,
     is_to_renew: bool,
@@ -180,8 +180,14 @@ async fn greet(
     let hello: Hello = json(sender, request).await?;
     let texts =
         [&hello.version, &hello.instance, &hello.cluster, &hello.cluster_uid, &hello.kubernetes];
-    let is_odd = |text: &&String| text.len() > HELLO_TEXT_MAX || text.chars().any(char::is_control);
-    if texts.into_iter().chain(&hello.allowed).chain(&hello.media_types).any(|text| is_odd(&text)) {
+    let is_invalid =
+        |text: &&String| text.len() > HELLO_TEXT_MAX || text.chars().any(char::is_control);
+    if texts
+        .into_iter()
+        .chain(&hello.allowed)
+        .chain(&hello.media_types)
+        .any(|text| is_invalid(&text))
+    {
         return Err("a text in its hello is too long or contains control characters".to_owned());
     }
     Ok(hello)

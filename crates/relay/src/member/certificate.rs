@@ -211,8 +211,9 @@ mod tests {
     #[test]
     fn certificate_of_another_key_is_rejected() {
         let (ca, uris) = (TestCa::new(), ["spiffe://mesh.example/strait/relay/west"]);
-        let (asked, other) = (KeyRequest::new().expect("a key"), KeyRequest::new().expect("a key"));
-        let response = ca.certify(&asked.csr, &uris, Duration::from_secs(3600));
+        let (requested, other) =
+            (KeyRequest::new().expect("a key"), KeyRequest::new().expect("a key"));
+        let response = ca.certify(&requested.csr, &uris, Duration::from_secs(3600));
         let error = other.answered(response, "west", "").expect_err("another key");
         assert!(matches!(error, UnusableCertificate::OtherKey), "{error}");
     }

@@ -46,7 +46,7 @@ pub(super) struct CertificateKeeper {
     pub(super) store: CertificateStore,
     pub(super) api: Arc<ApiServer>,
     /// Notified if the hub closes connections before its first request.
-    pub(super) doubt: Arc<Notify>,
+    pub(super) closed_early: Arc<Notify>,
     /// The certificate that the hub asks to renew.
     pub(super) outdated: watch::Receiver<Option<Arc<RelayCertificate>>>,
     pub(super) current: watch::Sender<Option<Arc<RelayCertificate>>>,
@@ -91,7 +91,7 @@ impl CertificateKeeper {
                         tokio::select! {
                             () = sleep(until.min(LOOK_INTERVAL)) => {}
                             Ok(()) = self.outdated.changed() => {}
-                            () = self.doubt.notified() => {
+                            () = self.closed_early.notified() => {
                                 self.replace_doubtful(current).await;
                                 sleep(PAUSE_MIN).await;
                             }

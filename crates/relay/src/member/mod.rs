@@ -77,7 +77,7 @@ pub async fn run(
 ) -> Result<(), AccessError> {
     let RelaySettings { cluster, instance, hubs, dialler, credential, store, list } = settings;
     let api = Arc::new(ApiServer::new(access)?);
-    let (doubt, certificates) = (Arc::new(Notify::new()), watch::Sender::new(None));
+    let (closed_early, certificates) = (Arc::new(Notify::new()), watch::Sender::new(None));
     let (certificate, outdated) = (certificates.subscribe(), watch::Sender::new(None));
     let keeper = CertificateKeeper {
         cluster: cluster.clone(),
@@ -86,7 +86,7 @@ pub async fn run(
         credential,
         store,
         api: Arc::clone(&api),
-        doubt: Arc::clone(&doubt),
+        closed_early: Arc::clone(&closed_early),
         outdated: outdated.subscribe(),
         current: certificates,
     };
@@ -98,7 +98,7 @@ pub async fn run(
         service,
         certificate,
         outdated,
-        doubt,
+        closed_early,
         ready,
         stops: Vec::new(),
         attempts: FuturesUnordered::new(),
@@ -134,7 +134,7 @@ struct Relay {
     service: Arc<RequestForwarder>,
     certificate: watch::Receiver<Option<Arc<RelayCertificate>>>,
     outdated: OutdatedCertificate,
-    doubt: Arc<Notify>,
+    closed_early: Arc<Notify>,
     ready: watch::Sender<usize>,
     /// Closes each connection when it is dropped.
     stops: Vec<(ConnectionId, oneshot::Sender<()>)>,
@@ -217,7 +217,7 @@ impl Relay {
                 "{}: the hub closes the connection before its first request, which it does if it does not accept the relay's certificate: {fact}",
                 codes::RELAY_CERTIFICATE
             );
-            self.doubt.notify_one();
+            self.closed_early.notify_one();
         } else {
             warn!(%hub, "{}: no connection to the hub: {fact}", codes::RELAY_HUB);
         }

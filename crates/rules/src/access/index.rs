@@ -20,7 +20,8 @@ use crate::budget::ObjectBudget;
 use strait_base::codes;
 use strait_model::fetched_keys::{FetchedKeys, KeyPlace, KeySource, WantedKeys};
 use strait_model::{
-    Cause, Causes, Collection, Difference, Namespace, ObjectJson, ObjectKey, StandIn, WorkloadKey,
+    Cause, Causes, Collection, Difference, LastValidObject, Namespace, ObjectJson, ObjectKey,
+    WorkloadKey,
 };
 
 /// Settings that determine the meaning of policies, in addition to the objects.
@@ -182,7 +183,7 @@ impl ParsedPolicy {
 
     /// Returns the last valid version if the current object was refused. It is persisted, so that
     /// it survives a restart.
-    fn stand_in(&self) -> Option<&ObjectJson> {
+    fn last_valid(&self) -> Option<&ObjectJson> {
         let (good, _) = self.good.as_ref().filter(|_| self.report.state == PolicyState::Refused)?;
         Some(good)
     }
@@ -385,12 +386,12 @@ impl AccessIndex {
     }
 
     /// Returns the last valid versions of objects that cannot be read.
-    pub fn stand_ins(&self) -> Vec<StandIn> {
-        let stand_in = |(name, parsed): (&PolicyName, &ParsedPolicy)| {
-            let (key, good) = (name.key(), parsed.stand_in()?.clone());
-            Some(StandIn { now: self.objects.get(&key)?.clone(), key, good })
+    pub fn last_valid_objects(&self) -> Vec<LastValidObject> {
+        let last_valid = |(name, parsed): (&PolicyName, &ParsedPolicy)| {
+            let (key, good) = (name.key(), parsed.last_valid()?.clone());
+            Some(LastValidObject { now: self.objects.get(&key)?.clone(), key, good })
         };
-        self.parsed.iter().filter_map(stand_in).collect()
+        self.parsed.iter().filter_map(last_valid).collect()
     }
 
     fn take(
@@ -452,20 +453,20 @@ impl AccessIndex {
     /// Returns the RequestAuthentications of a namespace with the fetched keys, the oldest first.
     fn requests(&self, namespace: &Namespace) -> Vec<Arc<RequestAuthentication>> {
         let policies = self.policies_in(PolicyKind::Request, namespace);
-        let mut made: Vec<_> = policies
+        let mut built: Vec<_> = policies
             .filter_map(|(_, parsed)| match &parsed.counts {
                 Some(ReadPolicy::Request(policy)) => Some(policy.with_keys(&self.fetched)),
                 _ => None,
             })
             .collect();
-        made.sort_by(|a, b| order(a.created, &a.name).cmp(&order(b.created, &b.name)));
-        made
+        built.sort_by(|a, b| order(a.created, &a.name).cmp(&order(b.created, &b.name)));
+        built
     }
 
     fn remake(&self, namespace: &Namespace, next: &mut AccessPolicies) {
         let requests = self.requests(namespace);
         let beyond = key_share::beyond(&requests);
-        let mut made = NamespacePolicies { requests, ..NamespacePolicies::default() };
+        let mut built = NamespacePolicies { requests, ..NamespacePolicies::default() };
         let kinds = [PolicyKind::Authorization, PolicyKind::Peer, PolicyKind::Request];
         let gone: Vec<_> = next
             .reports
@@ -478,9 +479,9 @@ impl AccessIndex {
             for (name, parsed) in self.policies_in(kind, namespace) {
                 match &parsed.counts {
                     Some(ReadPolicy::Authorization(policy)) => {
-                        made.authorizations.push(Arc::clone(policy));
+                        built.authorizations.push(Arc::clone(policy));
                     }
-                    Some(ReadPolicy::Peer(policy)) => made.peers.push(Arc::clone(policy)),
+                    Some(ReadPolicy::Peer(policy)) => built.peers.push(Arc::clone(policy)),
                     Some(ReadPolicy::Request(_)) | None => {}
                 }
                 let beyond = beyond.get(&name.object).filter(|_| kind == PolicyKind::Request);
@@ -490,13 +491,14 @@ impl AccessIndex {
                 }
             }
         }
-        made.authorizations
+        built
+            .authorizations
             .sort_by(|a, b| order(a.created, &a.name).cmp(&order(b.created, &b.name)));
-        made.peers.sort_by(|a, b| order(a.created, &a.name).cmp(&order(b.created, &b.name)));
-        if made.is_empty() {
+        built.peers.sort_by(|a, b| order(a.created, &a.name).cmp(&order(b.created, &b.name)));
+        if built.is_empty() {
             next.namespaces.remove(namespace);
-        } else if next.namespaces.get(namespace).is_none_or(|current| **current != made) {
-            next.namespaces.insert(namespace.clone(), Arc::new(made));
+        } else if next.namespaces.get(namespace).is_none_or(|current| **current != built) {
+            next.namespaces.insert(namespace.clone(), Arc::new(built));
         }
     }
 }

@@ -94,7 +94,7 @@ impl AccessPolicies {
         decide(&enforced(&self.of(subject), form, &trust(), &Default::default()), request)
     }
 
-    fn lets_in(&self, request: &AccessRequest) -> bool {
+    fn allows(&self, request: &AccessRequest) -> bool {
         self.decides(WireForm::Http, request).verdict == AccessVerdict::Allow
     }
 }

@@ -407,7 +407,7 @@ fn is_healthy(object: &Value) -> bool {
 fn spec<T: DeserializeOwned>(object: &Value) -> Result<(T, Vec<Fault>), Fault> {
     let (spec, unread) =
         unread::read_spec(object).map_err(|(field, error)| Fault::new(field, error))?;
-    Ok((spec, unread.told().map(|(field, fact)| Fault { field, fact }).collect()))
+    Ok((spec, unread.into_messages().map(|(field, fact)| Fault { field, fact }).collect()))
 }
 
 fn metadata(object: &Value) -> Result<EntryMetadata, Fault> {

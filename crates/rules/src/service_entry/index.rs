@@ -22,7 +22,7 @@ use crate::budget::ObjectBudget;
 use strait_model::registry::{Contents, ServiceRecord, ShardChange};
 use strait_model::{
     Cause, Causes, Collection, Difference, Endpoint, ExportTo, Hostname, ISTIO_NETWORKING, Labels,
-    Namespace, ObjectJson, ObjectKey, StandIn, WorkloadKey,
+    LastValidObject, Namespace, ObjectJson, ObjectKey, WorkloadKey,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -241,16 +241,16 @@ impl EntryIndex {
     }
 
     /// Returns the last valid versions of objects that are invalid now.
-    pub fn stand_ins(&self) -> Vec<StandIn> {
-        let stand_in = |(kind, name): &(EntryKind, WorkloadKey)| {
+    pub fn last_valid_objects(&self) -> Vec<LastValidObject> {
+        let last_valid = |(kind, name): &(EntryKind, WorkloadKey)| {
             let good = match kind {
-                EntryKind::Service => self.services.get(name)?.stand_in(),
-                EntryKind::Workload => self.workloads.get(name)?.stand_in(),
+                EntryKind::Service => self.services.get(name)?.last_valid(),
+                EntryKind::Workload => self.workloads.get(name)?.last_valid(),
             };
             let (key, good) = (kind.key(name), good?.clone());
-            Some(StandIn { now: self.objects.get(&key)?.clone(), key, good })
+            Some(LastValidObject { now: self.objects.get(&key)?.clone(), key, good })
         };
-        self.faulty.keys().filter_map(stand_in).collect()
+        self.faulty.keys().filter_map(last_valid).collect()
     }
 
     /// Returns the pods that entries select, and the WorkloadEntries that Services may select.

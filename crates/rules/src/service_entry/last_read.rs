@@ -62,7 +62,7 @@ impl<T> LastReadEntry<T> {
     }
 
     /// Returns the last valid version if the current object is invalid.
-    pub(super) fn stand_in(&self) -> Option<&ObjectJson> {
+    pub(super) fn last_valid(&self) -> Option<&ObjectJson> {
         let (good, _) = self.good.as_ref().filter(|_| self.fault.is_some())?;
         Some(good)
     }

@@ -12,8 +12,8 @@ use super::convert::service_entry;
 use strait_base::testing::rounds;
 use strait_model::registry::{Contents, ServiceRecord, ShardChange};
 use strait_model::{
-    Collection, Endpoint, ExportTo, Health, Hostname, NO_ADDRESS, ObjectKey, Resolution, StandIn,
-    TlsMode, WorkloadKey,
+    Collection, Endpoint, ExportTo, Health, Hostname, LastValidObject, NO_ADDRESS, ObjectKey,
+    Resolution, TlsMode, WorkloadKey,
 };
 
 fn entry(name: &str, spec: Value) -> Arc<Value> {
@@ -498,13 +498,13 @@ fn last_valid_version_of_an_invalid_object_is_persisted() {
     let good = entry("shop/db", database(json!({})));
     let bad = entry("shop/db", database(json!({ "hosts": [] })));
     index.apply(std::slice::from_ref(&good));
-    assert!(index.stand_ins().is_empty());
+    assert!(index.last_valid_objects().is_empty());
     index.apply(std::slice::from_ref(&bad));
     // The store returns an equal object; the stand-in refers to the current one.
     let again = Arc::new(Value::clone(&bad));
     index.apply(std::slice::from_ref(&again));
-    let [StandIn { now, good: before, .. }] = &index.stand_ins()[..] else {
-        panic!("{:?}", index.stand_ins())
+    let [LastValidObject { now, good: before, .. }] = &index.last_valid_objects()[..] else {
+        panic!("{:?}", index.last_valid_objects())
     };
     assert!(now.to_value() == *bad && before.to_value() == *good);
 }
@@ -519,8 +519,8 @@ fn last_valid_version_survives_a_restart() {
     let contents = index.apply(std::slice::from_ref(&bad));
     let hosts: Vec<_> = contents.services.keys().map(ToString::to_string).collect();
     assert_eq!(hosts, ["db.example.com"]);
-    let [StandIn { now, good: before, .. }] = &index.stand_ins()[..] else {
-        panic!("{:?}", index.stand_ins())
+    let [LastValidObject { now, good: before, .. }] = &index.last_valid_objects()[..] else {
+        panic!("{:?}", index.last_valid_objects())
     };
     assert!(now.to_value() == *bad && before.to_value() == *good);
 }
@@ -537,7 +537,7 @@ fn changed_trust_domain_renames_accounts_and_keeps_all_versions() {
     let contents = index.apply(std::slice::from_ref(&bad));
     let account = endpoints(&contents, "db.example.com")[0].service_account.clone();
     assert_eq!(account.as_deref(), Some("spiffe://example.org/ns/shop/sa/db"));
-    assert_eq!(index.stand_ins().len(), 1, "the last valid version");
+    assert_eq!(index.last_valid_objects().len(), 1, "the last valid version");
     index.move_to("example.org");
     assert!(!index.has_news(&[bad]));
 }
@@ -818,16 +818,16 @@ impl Dice {
             _ => self.workload_entry(),
         };
         let name = format!("{}/{}", self.pick(&["shop", "bank"]), self.pick(&["a", "b", "c", "d"]));
-        let made = at(
+        let entry = at(
             object(kind, &name, spec),
             self.pick(&["2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"]),
         );
-        let mut made = Value::clone(&made);
+        let mut entry = Value::clone(&entry);
         if self.roll(4) == 0 {
             let host = self.pick(&["a.example", "b.example"]);
-            made["status"] = json!({ "addresses": [{ "host": host, "value": self.pick(&["240.240.0.7", "240.240.0.9"]) }] });
+            entry["status"] = json!({ "addresses": [{ "host": host, "value": self.pick(&["240.240.0.7", "240.240.0.9"]) }] });
         }
-        Arc::new(made)
+        Arc::new(entry)
     }
 }
 
@@ -871,7 +871,7 @@ fn incremental_and_complete_application_have_the_same_result() {
             assert_eq!(tracked.services, rebuilt.services, "{context}");
             assert_eq!(tracked.problems(), rebuilt.problems(), "{context}");
             assert_eq!(tracked.selections(), rebuilt.selections(), "{context}");
-            assert_eq!(tracked.stand_ins(), rebuilt.stand_ins(), "{context}");
+            assert_eq!(tracked.last_valid_objects(), rebuilt.last_valid_objects(), "{context}");
         }
     }
 }

@@ -646,9 +646,9 @@ impl DestinationRuleObjects {
         if rules.replace(host, namespace, &joined, &settings.domain) {
             changes.hosts.insert(host.clone());
         }
-        let in_force = rules.for_pattern(host);
+        let active = rules.for_pattern(host);
         let is_own = |(one, object)| Arc::ptr_eq(one, object);
-        if in_force.len() != objects.len() || !in_force.iter().zip(&*objects).all(is_own) {
+        if active.len() != objects.len() || !active.iter().zip(&*objects).all(is_own) {
             self.joined.insert(host.clone(), objects);
         }
     }

@@ -135,7 +135,7 @@ impl ReferenceGrant {
 
     /// Returns whether routes of a kind and namespace may route to this Service of the grant's
     /// namespace.
-    fn lets(&self, kind: &str, namespace: &Namespace, to: (ServiceKind, &str)) -> bool {
+    fn permits(&self, kind: &str, namespace: &Namespace, to: (ServiceKind, &str)) -> bool {
         let from = self.from.iter().any(|(from_kind, from)| from_kind == kind && from == namespace);
         let is_named = |(to_kind, name): &(ServiceKind, Option<String>)| {
             *to_kind == to.0 && name.as_deref().is_none_or(|name| name == to.1)
@@ -160,7 +160,7 @@ impl GatewayRoute {
             || namespace == parent.namespace.as_str()
             || grants.any(|grant| {
                 grant.meta.namespace.as_str() == namespace
-                    && grant.lets(self.kind, &self.meta.namespace, (to, name))
+                    && grant.permits(self.kind, &self.meta.namespace, (to, name))
             })
     }
 

@@ -500,18 +500,19 @@ impl GatewayObjects {
             return Vec::new();
         }
         // A proxy that one selector matches is also matched by selectors with fewer labels.
-        let whose = |gateway: &Gateway| match gateways.scope {
+        let namespace_of = |gateway: &Gateway| match gateways.scope {
             GatewayScope::AnyNamespace => Namespace::default(),
             GatewayScope::OwnNamespace => gateway.meta.namespace.clone(),
         };
         let selectors: BTreeSet<_> =
-            gateways.all.values().map(|one| (whose(one), one.selector.clone())).collect();
+            gateways.all.values().map(|one| (namespace_of(one), one.selector.clone())).collect();
         let mut now = BTreeMap::<ObjectMeta, Vec<Reason>>::new();
         for (namespace, selector) in selectors {
             let labels = selector.as_deref().cloned().unwrap_or_default();
             let (_, losses) = merged_with_losses(gateways.selecting(&namespace, &labels), Some);
-            let is_in_group =
-                |gateway: &Gateway| gateway.selector == selector && whose(gateway) == namespace;
+            let is_in_group = |gateway: &Gateway| {
+                gateway.selector == selector && namespace_of(gateway) == namespace
+            };
             for loss in losses.iter().filter(|loss| is_in_group(loss.gateway)) {
                 now.entry(loss.gateway.meta.clone()).or_default().push(loss.reason());
             }

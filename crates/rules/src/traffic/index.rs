@@ -31,7 +31,7 @@ use crate::budget::ObjectBudget;
 use strait_base::codes;
 use strait_model::{
     CLUSTERSET, Cause, Causes, ClusterId, Collection, GATEWAY_API, INGRESS_API, ISTIO_NETWORKING,
-    ISTIO_TELEMETRY, ObjectJson, ObjectKey, StandIn, filling,
+    ISTIO_TELEMETRY, LastValidObject, ObjectJson, ObjectKey, filling,
 };
 
 /// Result of a change of objects.
@@ -436,7 +436,7 @@ impl TrafficIndex {
     fn note_news(&mut self) {
         // Reasons for Ingresses of other controllers are dropped.
         let Self { news, reports, ingresses, .. } = self;
-        news.retain(|(key, _)| match reports.get(key).and_then(|report| report.in_force()) {
+        news.retain(|(key, _)| match reports.get(key).and_then(|report| report.active()) {
             Some(TrafficObject::Ingress(ingress)) => ingresses.follows(ingress),
             _ => true,
         });
@@ -517,13 +517,13 @@ impl TrafficIndex {
     }
 
     /// Returns the last valid versions of objects that are refused now.
-    pub fn stand_ins(&self) -> Vec<StandIn> {
-        let stand_in = |(key, report): (&Arc<ObjectKey>, &Arc<TrafficReport>)| {
+    pub fn last_valid_objects(&self) -> Vec<LastValidObject> {
+        let last_valid = |(key, report): (&Arc<ObjectKey>, &Arc<TrafficReport>)| {
             let (good, _) = report.good().filter(|_| report.state.refused)?;
             let (key, now) = (ObjectKey::clone(key), self.objects.get(key)?.clone());
-            Some(StandIn { key, now, good: good.clone() })
+            Some(LastValidObject { key, now, good: good.clone() })
         };
-        self.reports.iter().filter_map(stand_in).collect()
+        self.reports.iter().filter_map(last_valid).collect()
     }
 
     /// Reads and applies an object. Returns whether anything changed.
@@ -578,7 +578,7 @@ impl TrafficIndex {
         let shared = shared.map_or_else(|| Arc::new(key.clone()), Arc::clone);
         let before = self.reports.remove(key);
         let given = before.as_ref().map_or(&[][..], |report| &report.state.reasons);
-        let old = before.as_ref().and_then(|report| report.in_force()).cloned();
+        let old = before.as_ref().and_then(|report| report.active()).cloned();
         let (good, state) = match read {
             Ok((mut read, reasons)) => {
                 let is_faulty = has_faults(kind, &reasons);
@@ -613,7 +613,7 @@ impl TrafficIndex {
             Some((good, is_faulty)) => TrafficReport::from_parts(good, is_faulty, state),
             None => TrafficReport::guarded(guard, state),
         };
-        let new = report.in_force().cloned();
+        let new = report.active().cloned();
         let counts = report.good().map_or(object, |(stored, _)| stored);
         self.counting.insert_shared(&shared, counts.clone());
         self.reports.insert(shared, Arc::new(report));
@@ -639,8 +639,8 @@ impl TrafficIndex {
         let before = self.reports.insert(Arc::clone(key), Arc::clone(report));
         let counts = report.good().map_or(object, |(stored, _)| stored);
         self.counting.insert_shared(key, counts.clone());
-        let old = before.as_ref().and_then(|report| report.in_force());
-        let new = report.in_force();
+        let old = before.as_ref().and_then(|report| report.active());
+        let new = report.active();
         if old == new {
             return false;
         }
@@ -670,7 +670,7 @@ impl TrafficIndex {
     fn remove(&mut self, key: &ObjectKey, changes: &mut TrafficChanges) -> bool {
         let report = self.reports.remove(key);
         self.counting.remove(key);
-        let Some(old) = report.as_ref().and_then(|report| report.in_force()) else { return false };
+        let Some(old) = report.as_ref().and_then(|report| report.active()) else { return false };
         self.take_out(old, changes);
         true
     }

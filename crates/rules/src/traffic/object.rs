@@ -113,8 +113,9 @@ pub(super) fn new_reasons<'a>(
 pub fn body<T: DeserializeOwned>(object: &Value) -> Result<(T, Vec<Reason>), Reason> {
     let (body, unread) = unread::read_spec(object)
         .map_err(|(path, error)| Reason::lost(&codes::TRAFFIC_MALFORMED, path, error))?;
-    let reasons =
-        unread.told().map(|(path, text)| Reason::lost(&codes::TRAFFIC_UNSUPPORTED, path, text));
+    let reasons = unread
+        .into_messages()
+        .map(|(path, text)| Reason::lost(&codes::TRAFFIC_UNSUPPORTED, path, text));
     Ok((body, reasons.collect()))
 }
 

@@ -54,7 +54,7 @@ fn all(reports: &TrafficReports) -> impl Iterator<Item = &SidecarDefaults> {
     let first =
         ObjectKey { kind: KIND.into(), group: nothing(), namespace: nothing(), name: nothing() };
     let own = reports.range(first..).take_while(|(key, _)| *key.kind == *KIND);
-    own.filter_map(|(_, report)| match report.in_force()? {
+    own.filter_map(|(_, report)| match report.active()? {
         TrafficObject::SidecarDefaults(defaults) => Some(&**defaults),
         _ => None,
     })

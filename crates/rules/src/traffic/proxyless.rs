@@ -268,19 +268,20 @@ mod tests {
         RequestMatch { headers: [(name.into(), text)].into(), ..RequestMatch::default() }
     }
 
-    fn asking(more: RareConditions) -> RequestMatch {
+    fn with_conditions(more: RareConditions) -> RequestMatch {
         RequestMatch { more: more.into(), ..RequestMatch::default() }
     }
 
     #[test]
     fn calls_are_posts_without_a_query() {
-        let by = |method| asking(RareConditions { method: Some(method), ..Default::default() });
+        let by =
+            |method| with_conditions(RareConditions { method: Some(method), ..Default::default() });
         assert_eq!(interpret_match(&by(exact("POST"))), CallMatch::Supported);
         assert_eq!(interpret_match(&by(exact("GET"))), CallMatch::Never);
         assert_eq!(interpret_match(&by(TextMatch::Regex("GET|POST".into()))), CallMatch::Supported);
         assert_eq!(interpret_match(&by(TextMatch::Regex("P".into()))), CallMatch::Never);
         let query = [("a".into(), TextMatch::Present)].into();
-        let with_query = asking(RareConditions { query, ..Default::default() });
+        let with_query = with_conditions(RareConditions { query, ..Default::default() });
         assert_eq!(interpret_match(&with_query), CallMatch::Never);
         assert_eq!(supported_conditions(&by(exact("POST"))), RequestMatch::default());
     }
@@ -315,7 +316,10 @@ mod tests {
         assert_eq!(supported_conditions(&request), RequestMatch::default());
         let without = |count: usize| {
             let all = (0..count).map(|at| (format!("x-{at}").into(), exact("a")));
-            asking(RareConditions { without_headers: all.collect(), ..RareConditions::default() })
+            with_conditions(RareConditions {
+                without_headers: all.collect(),
+                ..RareConditions::default()
+            })
         };
         assert_eq!(interpret_match(&without(3)), CallMatch::Supported);
         assert!(matches!(interpret_match(&without(4)), CallMatch::Unsupported(_)));

@@ -78,7 +78,7 @@ impl TrafficReport {
     }
 
     /// Returns the active version.
-    pub fn in_force(&self) -> Option<&TrafficObject> {
+    pub fn active(&self) -> Option<&TrafficObject> {
         self.read.as_ref()
     }
 }

@@ -157,13 +157,13 @@ impl RetainedSubsets {
         let mut missed = MissedSubsets::default();
         let added = given.virtual_services.destinations_beyond(&self.given.virtual_services);
         for key in added.map(|to| subset_key(to, &target)) {
-            let [to_come, in_force] =
+            let [to_come, active] =
                 [given, &self.given].map(|one| one.destination_rules.of(key.1.as_str()));
             let subsets = [key.clone()].into();
             let is_among = |one: &RuleSubset| one.is_among(&subsets);
             if self.unpublished.iter().any(is_among) {
                 missed.is_unpublished = true;
-            } else if in_force.with_subset(&key.0).next().is_none()
+            } else if active.with_subset(&key.0).next().is_none()
                 && !self.retained.iter().map(|one| &one.subset).chain(&self.ahead).any(is_among)
             {
                 let rules = to_come.with_subset(&key.0);
@@ -199,7 +199,7 @@ impl RetainedSubsets {
 
     /// Returns the active configuration, including retained and early subsets. `domain` is the DNS
     /// domain of services.
-    pub fn in_force(&self, domain: &str) -> Arc<Traffic> {
+    pub fn active(&self, domain: &str) -> Arc<Traffic> {
         let mut traffic = Arc::clone(&self.given);
         for subset in self.retained.iter().map(|subset| &subset.subset).chain(&self.ahead) {
             let rules = &mut Arc::make_mut(&mut traffic).destination_rules;

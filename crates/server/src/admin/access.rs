@@ -13,8 +13,8 @@ use strait_admin_api::{self as api, ObjectStatus};
 use strait_ads::connections::{OpenStream, newest_by};
 use strait_base::time::rfc3339;
 use strait_explain::{
-    AskedRequest, ConfigQuery, ConfigView, CredentialFault, access_snapshot, explain_policy,
-    is_for, transition_by,
+    AccessQuery, ConfigQuery, ConfigView, CredentialFault, access_snapshot, explain_policy, is_for,
+    transition_by,
 };
 use strait_mesh::push::PushContext;
 use strait_mesh::timeline::{Timeline, TimelineEntry};
@@ -45,8 +45,8 @@ pub(super) async fn explained(
     let connection = connected(&sources, &query.proxy)?;
     let (context, _) = served_to(&sources, connection.proxy())?;
     let PolicyQuery { from, path, method, host, port, .. } = query;
-    let asked = AskedRequest { from, path, method, host, port };
-    let explanation = explain_policy(&context, connection.proxy(), &connection.network(), &asked)
+    let query = AccessQuery { from, path, method, host, port };
+    let explanation = explain_policy(&context, connection.proxy(), &connection.network(), &query)
         .map_err(|text| AdminFailure(StatusCode::BAD_REQUEST, text))?;
     Ok(pretty(StatusCode::OK, &explanation))
 }
@@ -228,7 +228,7 @@ mod tests {
         let _of_another = enter("pay", "mode");
         assert!(found().is_empty(), "the policy itself has not changed");
         let first = enter("shop", "mode");
-        let waits = first.receipt();
+        let client_of_first = first.receipt();
         assert_eq!(found(), [[3, 1, 0, 1].map(Some)]);
         let last = enter("shop", "mode");
         let (done, late) = (last.receipt(), last.receipt());
@@ -237,7 +237,7 @@ mod tests {
         let step = enter("", "");
         let client = step.receipt();
         assert_eq!(found(), [[4, 2, 1, 1].map(Some), [6, 1, 0, 1].map(Some)]);
-        drop((waits, late, client));
+        drop((client_of_first, late, client));
         assert_eq!(
             found(),
             [[4, 2, 1, 0].map(Some), [6, 1, 0, 0].map(Some)],

@@ -248,8 +248,8 @@ impl AnswerOfAll {
             let listed = serde_json::from_slice(&answer.body).unwrap_or_default();
             let Some(seq) = number_of(&change, listed) else { continue };
             let request = PeerRequest::get(&format!("/debug/events?seq={seq}"));
-            let asking = timeout(PATIENCE, replicas.ask(&peer, request)).await;
-            let reason = match asking {
+            let response = timeout(PATIENCE, replicas.request(&peer, request)).await;
+            let reason = match response {
                 Ok(Ok(whole)) if whole.status == StatusCode::OK => {
                     let whole = serde_json::from_slice(&whole.body).unwrap_or_default();
                     add_change(&mut change, &whole, &answer.replica);
@@ -323,7 +323,7 @@ impl AnswerOfAll {
 
 /// Sends a request to one other replica only.
 async fn forward(replicas: &OtherReplicas, peer: &Peer, request: PeerRequest) -> AdminResult {
-    let answered = timeout(LIFE, replicas.ask(peer, request)).await;
+    let answered = timeout(LIFE, replicas.request(peer, request)).await;
     let answered =
         answered.unwrap_or_else(|_| Err(format!("it did not answer within {} s", LIFE.as_secs())));
     let answer = answered.map_err(|reason| {
@@ -352,17 +352,17 @@ async fn gather<T>(
         others.into_iter().partition(|peer| replicas.is_silent(peer, now));
     let as_late = |peer| MissingReplica { peer, reason: late() };
     gathered.missing.extend(silent.into_iter().map(as_late));
-    let mut asking = JoinSet::new();
+    let mut requests = JoinSet::new();
     for peer in waiting.clone() {
         let (replicas, request) = (Arc::clone(replicas), request.clone());
-        asking.spawn(async move {
-            let answer = replicas.ask(&peer, request).await;
+        requests.spawn(async move {
+            let answer = replicas.request(&peer, request).await;
             (peer, answer)
         });
     }
     let local = local.await;
     let deadline = Instant::now() + PATIENCE;
-    while let Ok(Some(answered)) = timeout_at(deadline, asking.join_next()).await {
+    while let Ok(Some(answered)) = timeout_at(deadline, requests.join_next()).await {
         let Ok((peer, answer)) = answered else { continue };
         waiting.retain(|one| *one != peer);
         let is_silent = answer.is_err() && now.elapsed() >= PATIENCE / 2;

@@ -113,12 +113,12 @@ impl Follower {
             }
             let Self { due, unanswered, .. } = self;
             unanswered.retain(|(since, entry)| {
-                let waits =
+                let is_waiting =
                     entry.delivery.counts().waiting() > 0 && since.elapsed() < ANSWERS_LIMIT;
-                if !waits {
+                if !is_waiting {
                     due.push_back(("answered", Arc::clone(entry)));
                 }
-                waits
+                is_waiting
             });
             if self.due.is_empty() {
                 tokio::select! {
@@ -224,11 +224,11 @@ mod tests {
         enter(1).acknowledge(&proxy, Instant::now());
         let second = enter(2);
         let mut stream = Box::pin(follow(Arc::clone(&timeline), 1));
-        let mut told = Vec::new();
+        let mut events = Vec::new();
         let mut next = async || {
             let event = stream.next().await.expect("it goes on").expect("no error");
-            told.push(format!("{event:?}"));
-            told.len()
+            events.push(format!("{event:?}"));
+            events.len()
         };
         assert_eq!(next().await, 1);
         second.refuse(&proxy, Instant::now(), "no");
@@ -236,10 +236,10 @@ mod tests {
         enter(3).acknowledge(&proxy, Instant::now());
         assert_eq!(next().await, 3);
         let order = ["change", "answered", "change"].iter().zip(["2", "2", "3"]);
-        for (told, (name, id)) in told.iter().zip(order) {
-            assert!(told.contains(&format!("event: {name}\\nid: {id}\\n")), "{told}");
+        for (events, (name, id)) in events.iter().zip(order) {
+            assert!(events.contains(&format!("event: {name}\\nid: {id}\\n")), "{events}");
         }
-        assert!(told[1].contains("\\\"refused\\\":1"), "{}", told[1]);
-        assert!(told[1].contains("~web.shop~"), "{}", told[1]);
+        assert!(events[1].contains("\\\"refused\\\":1"), "{}", events[1]);
+        assert!(events[1].contains("~web.shop~"), "{}", events[1]);
     }
 }

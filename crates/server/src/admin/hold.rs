@@ -120,13 +120,13 @@ fn replicas(sources: &Sources) -> api::HoldReplicas {
 fn question(body: Result<Bytes, BytesRejection>) -> Result<HoldQuestion, AdminFailure> {
     let body = body.map_err(|error| AdminFailure(error.status(), error.body_text()))?;
     let form = "{\"configuration\",\"withAccess\",\"by\",\"reason\"}";
-    let asked: HoldQuestion = match body.is_empty() {
+    let question: HoldQuestion = match body.is_empty() {
         true => HoldQuestion::default(),
         false => serde_json::from_slice(&body)
             .map_err(|error| bad(&format!("expected {form}: {error}")))?,
     };
-    check_texts(&asked.by, &asked.reason)?;
-    Ok(asked)
+    check_texts(&question.by, &question.reason)?;
+    Ok(question)
 }
 
 /// Checks that the requester's name and reason can be displayed.
@@ -143,9 +143,9 @@ pub(super) fn check_texts(by: &str, reason: &str) -> Result<(), AdminFailure> {
 /// Returns the requested configuration.
 fn wanted(
     sources: &Sources,
-    asked: &HoldQuestion,
+    question: &HoldQuestion,
 ) -> Result<Arc<ConfigurationSnapshot>, AdminFailure> {
-    let Some(name) = &asked.configuration else {
+    let Some(name) = &question.configuration else {
         return Ok(Arc::clone(&current(sources)?.configuration));
     };
     current(sources)?;
@@ -156,14 +156,14 @@ fn wanted(
 }
 
 /// Previews the effect of a hold or a release on proxies. Changes nothing.
-pub(super) async fn foreseen(
+pub(super) async fn preview_hold(
     State(sources): SourcesState,
     body: Result<Bytes, BytesRejection>,
 ) -> AdminResult {
-    let asked = question(body)?;
+    let question = question(body)?;
     let (context, state) = (current(&sources)?, Arc::clone(&sources.hold.borrow()));
-    let (target, scope) = match (asked.release, &state.held, &state.live) {
-        (false, ..) => (wanted(&sources, &asked)?, scope_of(&asked)),
+    let (target, scope) = match (question.release, &state.held, &state.live) {
+        (false, ..) => (wanted(&sources, &question)?, scope_of(&question)),
         (true, Some(hold), Some(live)) => (Arc::clone(live), hold.scope),
         (true, ..) => return Err(nothing_held()),
     };
@@ -236,16 +236,16 @@ pub(super) async fn hold(
     State(sources): SourcesState,
     body: Result<Bytes, BytesRejection>,
 ) -> AdminResult {
-    let asked = question(body)?;
-    if asked.release {
+    let question = question(body)?;
+    if question.release {
         return Err(bad("use POST /api/release to release a hold"));
     }
     let hold = ConfigurationHold {
-        configuration: wanted(&sources, &asked)?,
+        configuration: wanted(&sources, &question)?,
         since: now_to_the_millisecond(),
-        scope: scope_of(&asked),
-        by: asked.by,
-        reason: asked.reason,
+        scope: scope_of(&question),
+        by: question.by,
+        reason: question.reason,
     };
     change(&sources, HoldChange::Hold(Arc::new(hold))).await
 }
@@ -263,13 +263,16 @@ pub(super) async fn release(State(sources): SourcesState) -> AdminResult {
 }
 
 async fn change(sources: &Sources, change: HoldChange) -> AdminResult {
-    ask(sources, change).await?;
-    others_told(sources).await;
+    request_change(sources, change).await?;
+    wait_for_sharing(sources).await;
     Ok(pretty(StatusCode::OK, &answer(sources, &sources.hold.borrow())))
 }
 
 /// Requests a change and waits for its result.
-pub(super) async fn ask(sources: &Sources, change: HoldChange) -> Result<(), AdminFailure> {
+pub(super) async fn request_change(
+    sources: &Sources,
+    change: HoldChange,
+) -> Result<(), AdminFailure> {
     let (answer_to, answered) = oneshot::channel();
     let ends = || {
         let text = "the process is shutting down; send the request to the next one";
@@ -290,7 +293,7 @@ pub(super) async fn ask(sources: &Sources, change: HoldChange) -> Result<(), Adm
 }
 
 /// Waits until it is known whether the other replicas have the change, at most [`SHARING_WAIT`].
-async fn others_told(sources: &Sources) {
+async fn wait_for_sharing(sources: &Sources) {
     let mark = sources.hold.borrow().held.as_deref().map(HoldMark::of);
     let mut sharing = sources.hold_sharing.clone();
     let known = sharing.wait_for(|sharing| sharing.is_about(mark.as_ref()));
@@ -298,8 +301,8 @@ async fn others_told(sources: &Sources) {
     let _ = timeout(SHARING_WAIT, known).await;
 }
 
-fn scope_of(asked: &HoldQuestion) -> HoldScope {
-    if asked.with_access { HoldScope::WithAccess } else { HoldScope::WithoutAccess }
+fn scope_of(question: &HoldQuestion) -> HoldScope {
+    if question.with_access { HoldScope::WithAccess } else { HoldScope::WithoutAccess }
 }
 
 fn nothing_held() -> AdminFailure {

@@ -127,7 +127,7 @@ fn debug_routes(workers: Workers) -> Router<Arc<Sources>> {
         .route("/debug/explain", get(explained))
         .route("/debug/explain/import", get(explained_import::explained))
         .route("/debug/explain/policy", get(access::explained))
-        .route("/debug/explain/route", get(walk::walked))
+        .route("/debug/explain/route", get(walk::request_path))
         .route("/debug/access", get(access::snapshot))
         .route("/debug/config", get(access::objects))
         .route("/debug/config/reach", get(access::reach))
@@ -139,8 +139,9 @@ fn debug_routes(workers: Workers) -> Router<Arc<Sources>> {
         .route("/debug/history", get(recorded))
         .route(
             "/debug/diff",
-            get(otherwise).merge(
-                post(preview::foreseen).layer(DefaultBodyLimit::max(preview::QUESTION_BYTES_MAX)),
+            get(diff).merge(
+                post(preview::preview_change)
+                    .layer(DefaultBodyLimit::max(preview::QUESTION_BYTES_MAX)),
             ),
         )
         .route(
@@ -150,8 +151,9 @@ fn debug_routes(workers: Workers) -> Router<Arc<Sources>> {
         .route("/debug/push", get(push))
         .route(
             "/debug/hold",
-            get(hold::state)
-                .merge(post(hold::foreseen).layer(DefaultBodyLimit::max(hold::QUESTION_BYTES_MAX))),
+            get(hold::state).merge(
+                post(hold::preview_hold).layer(DefaultBodyLimit::max(hold::QUESTION_BYTES_MAX)),
+            ),
         )
         .route("/debug/rollout", get(rollout::state))
         .route("/debug/replicas", get(across::own))
@@ -612,7 +614,7 @@ async fn recorded(
 }
 
 /// Returns the differences between a past moment and now.
-async fn otherwise(
+async fn diff(
     State(sources): SourcesState,
     query: Result<Query<DiffQuery>, QueryRejection>,
 ) -> AdminResult {

@@ -260,8 +260,8 @@ async fn converse(
             let answer = router.oneshot(request.map(Body::new)).await;
             // The response still has to be sent. A client that does not read it counts as idle,
             // unless the response is a stream of events.
-            let goes_on = answer.as_ref().is_ok_and(|answer| is_stream(answer.headers()));
-            place.note(goes_on);
+            let is_stream_open = answer.as_ref().is_ok_and(|answer| is_stream(answer.headers()));
+            place.note(is_stream_open);
             answer
         }
     });

@@ -74,7 +74,7 @@ struct TriedObject {
 
 /// Previews which connected proxies would receive other resources if objects changed. Changes
 /// nothing.
-pub(super) async fn foreseen(
+pub(super) async fn preview_change(
     State(sources): SourcesState,
     query: Result<Query<PreviewQuery>, QueryRejection>,
     body: Result<Bytes, BytesRejection>,
@@ -280,15 +280,15 @@ pub(super) async fn scoped(
     body: Result<Bytes, BytesRejection>,
 ) -> AdminResult {
     let body = body.map_err(|error| AdminFailure(error.status(), error.body_text()))?;
-    let asked: ScopeQuestion = serde_json::from_slice(&body).map_err(|error| {
+    let requested: ScopeQuestion = serde_json::from_slice(&body).map_err(|error| {
         bad(&format!("expected {{\"namespace\",\"hosts\",\"names\",\"passed\"}}: {error}"))
     })?;
     let reports = Arc::clone(&sources.reports.borrow());
     let context = reports.judged(&current(&sources)?);
-    let namespace = Namespace::from(asked.namespace.as_str());
+    let namespace = Namespace::from(requested.namespace.as_str());
     let mut streams = newest_streams(sources.connections.list());
     known(&namespace, &context, &reports.objects, &streams)?;
-    let suggestion = suggest_scope(&context, &reports.objects, &namespace, &asked.called);
+    let suggestion = suggest_scope(&context, &reports.objects, &namespace, &requested.called);
     let mut objects = reports.objects.clone();
     let object = Arc::new(suggestion.object);
     if let Some(key) = ObjectKey::of(&object) {

@@ -71,15 +71,15 @@ pub(super) async fn change(
     body: Result<Bytes, BytesRejection>,
 ) -> AdminResult {
     let body = body.map_err(|error| AdminFailure(error.status(), error.body_text()))?;
-    let asked: RolloutQuestion = serde_json::from_slice(&body).map_err(|error| {
+    let requested: RolloutQuestion = serde_json::from_slice(&body).map_err(|error| {
         bad(&format!("expected {{\"action\": promote or abort,\"by\",\"reason\"}}: {error}"))
     })?;
-    hold::check_texts(&asked.by, &asked.reason)?;
-    let change = match asked.action {
+    hold::check_texts(&requested.by, &requested.reason)?;
+    let change = match requested.action {
         RolloutAction::Promote => HoldChange::Promote,
-        RolloutAction::Abort => HoldChange::Abort { by: asked.by, reason: asked.reason },
+        RolloutAction::Abort => HoldChange::Abort { by: requested.by, reason: requested.reason },
     };
-    hold::ask(&sources, change).await?;
+    hold::request_change(&sources, change).await?;
     Ok(pretty(StatusCode::OK, &answer(&sources)))
 }
 

@@ -230,7 +230,7 @@ mod tests {
     #[tokio::test]
     async fn simultaneous_requests_share_one_response() {
         let (shared, maker, now) = (SharedAnswers::default(), Maker::default(), Instant::now());
-        let ask = |path: &str| {
+        let get = |path: &str| {
             let path = path.to_owned();
             let (shared, maker) = (&shared, &maker);
             async move {
@@ -239,10 +239,10 @@ mod tests {
                     .await
             }
         };
-        let answers = futures::future::join_all((0..100).map(|_| ask("/debug/a"))).await;
+        let answers = futures::future::join_all((0..100).map(|_| get("/debug/a"))).await;
         assert_eq!(maker.made(), 1);
         assert!(answers.iter().all(|answer| *answer == answers[0]));
-        assert_ne!(ask("/debug/b").await, answers[0]);
+        assert_ne!(get("/debug/b").await, answers[0]);
     }
 
     #[test]
@@ -260,16 +260,16 @@ mod tests {
     #[tokio::test]
     async fn known_response_is_not_sent_again_and_gzip_is_used_if_accepted() {
         let (shared, maker, now) = (SharedAnswers::default(), Maker::default(), Instant::now());
-        let ask = async |sent: &[(HeaderName, &str)]| {
+        let get = async |sent: &[(HeaderName, &str)]| {
             let make = async || maker.make(PACKED_FROM).await;
             shared.answer("/debug/a".into(), (now, now), &headers(sent), make).await
         };
         let tag =
             |answer: &Response| answer.headers()[header::ETAG].to_str().expect("a tag").to_owned();
-        let plain = ask(&[]).await;
+        let plain = get(&[]).await;
         let plain_tag = tag(&plain);
         assert_eq!(plain.headers().get(header::CONTENT_ENCODING), None);
-        let packed = ask(&[(header::ACCEPT_ENCODING, "br, gzip;q=0.8")]).await;
+        let packed = get(&[(header::ACCEPT_ENCODING, "br, gzip;q=0.8")]).await;
         let packed_tag = tag(&packed);
         assert_eq!(packed.headers()[header::CONTENT_ENCODING], "gzip");
         assert_ne!(plain_tag, packed_tag, "other bytes");
@@ -279,11 +279,11 @@ mod tests {
         std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&*packed), &mut unpacked)
             .expect("packed");
         assert_eq!(unpacked, plain);
-        let refused = ask(&[(header::ACCEPT_ENCODING, "gzip;q=0")]).await;
+        let refused = get(&[(header::ACCEPT_ENCODING, "gzip;q=0")]).await;
         assert_eq!(tag(&refused), plain_tag);
         for (tag, accepted) in [(&plain_tag, ""), (&packed_tag, "gzip")] {
             let sent = [(header::IF_NONE_MATCH, &**tag), (header::ACCEPT_ENCODING, accepted)];
-            let known = ask(&sent).await;
+            let known = get(&sent).await;
             assert_eq!(known.status(), StatusCode::NOT_MODIFIED);
             assert!(bytes(known).await.is_empty());
         }

@@ -157,7 +157,7 @@ async fn answer(
     Query(query): Query<BTreeMap<String, String>>,
 ) -> Response {
     let Some(stored) = site.answers.find(uri.path(), &query) else {
-        return not_asked(&uri).into_response();
+        return missing_answer(&uri).into_response();
     };
     let status = StatusCode::from_u16(stored.status).unwrap_or(StatusCode::OK);
     let mut headers = HeaderMap::new();
@@ -167,7 +167,7 @@ async fn answer(
     (status, headers, stored.body.clone()).into_response()
 }
 
-fn not_asked(uri: &Uri) -> AdminFailure {
+fn missing_answer(uri: &Uri) -> AdminFailure {
     let next = match uri.path() {
         "/debug/explain" => "; strait support-bundle --explain PROXY SERVICE[:PORT] includes it",
         "/debug/config_dump" => "; strait support-bundle --proxy PROXY includes it",

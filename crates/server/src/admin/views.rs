@@ -133,10 +133,10 @@ fn texts<T: ToString>(items: impl IntoIterator<Item = T>) -> Vec<String> {
 fn dropped_addresses(context: &PushContext) -> Vec<DroppedAddress> {
     let clusters: BTreeSet<&ClusterId> = context.network_labels.keys().collect();
     let (namespace, selection) = (Namespace::default(), Selection::default());
-    let nobody = (&namespace, &selection);
+    let no_client = (&namespace, &selection);
     let mut dropped = Vec::new();
     for cluster in clusters {
-        dropped.extend(addresses(context, cluster, nobody, (true, true)).dropped);
+        dropped.extend(addresses(context, cluster, no_client, (true, true)).dropped);
     }
     dropped
 }
@@ -273,7 +273,7 @@ fn rotation(identity: &ServerIdentity, now: SystemTime) -> api::RootRotation {
         let record = root.record.as_ref();
         let lacks = root.lacks.iter();
         let lacks =
-            lacks.map(|lack| api::RootLack { who: lack.who.clone(), fact: lack.fact.clone() });
+            lacks.map(|lack| api::RootLack { who: lack.part.clone(), fact: lack.fact.clone() });
         api::AuthorityRoot {
             fingerprint: root.fingerprint.to_string(),
             subject: root.life.subject.clone(),
@@ -428,11 +428,11 @@ pub(super) fn ignored_claims(context: &PushContext, cluster: &ClusterId) -> Vec<
 const RANGES_SHOWN: usize = 64;
 
 /// Returns the pod addresses of each cluster in `network`: their number, the ranges that contain
-/// them, and the addresses in `asked` that exist.
+/// them, and the addresses in `requested` that exist.
 pub(super) fn addresses_in(
     context: &PushContext,
     network: &NetworkId,
-    asked: &BTreeSet<IpAddr>,
+    requested: &BTreeSet<IpAddr>,
 ) -> Vec<api::ClusterAddresses> {
     let mut taken: BTreeMap<&ClusterId, BTreeSet<IpAddr>> = BTreeMap::new();
     for service in context.services.values() {
@@ -447,7 +447,7 @@ pub(super) fn addresses_in(
         cluster: cluster.to_string(),
         addresses: addresses.len(),
         ranges: texts(ranges(&addresses)),
-        same: texts(asked.intersection(&addresses)),
+        same: texts(requested.intersection(&addresses)),
     });
     rows.collect()
 }
@@ -551,16 +551,16 @@ impl Clients {
             let bar = context.bar(shard, network, address);
             let claimants = context.claimants(shard, network, endpoint);
             let facts = (health, pod, tls_mode, address.is_ipv4(), node, bar, claimants);
-            let alike = (shard, network, facts);
+            let key = (shard, network, facts);
             // From the latest, because neighbours are often equal.
-            let reason = match known.iter().rev().find(|(one, _)| *one == alike) {
+            let reason = match known.iter().rev().find(|(one, _)| *one == key) {
                 Some((_, reason)) => *reason,
                 None => {
                     let reason = views.iter().find_map(|view| {
                         let decided = decide(context, view, service, shard, endpoint, network);
                         decided.err().filter(|reason| reason.concerns_networks())
                     });
-                    known.push((alike, reason));
+                    known.push((key, reason));
                     reason
                 }
             };

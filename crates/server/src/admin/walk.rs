@@ -13,7 +13,7 @@ use strait_base::codes;
 use strait_envoy::{
     ProbedRequest, ProxyConfig, RequestDestination, RequestDirection, RequestWalk, RuleName,
 };
-use strait_explain::{AskedRequest, CredentialFault, explain_policy};
+use strait_explain::{AccessQuery, CredentialFault, explain_policy};
 use strait_mesh::push::PushContext;
 use strait_mesh::push::proxy::{inbound_targets, served_in};
 use strait_model::{Proxy, ProxyType};
@@ -52,7 +52,7 @@ impl WalkQuery {
 }
 
 /// Returns how a request passes through the configuration of a proxy.
-pub(super) async fn walked(
+pub(super) async fn request_path(
     State(sources): SourcesState,
     pairs: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> AdminResult {
@@ -154,14 +154,14 @@ fn judged(
     let served = served_in(context, &proxy.cluster, proxy.namespace());
     let targets = inbound_targets(context, proxy, &served);
     let target = targets.iter().find(|one| one.port.number == request.port());
-    let asked = AskedRequest {
+    let query = AccessQuery {
         from: Some(from),
         path: Some(request.path().to_owned()),
         method: Some(request.method().to_owned()),
         host: Some(request.authority().to_owned()),
         port: Some(target.map_or(request.port(), |target| target.target)),
     };
-    explain_policy(context, proxy, &stream.network(), &asked)
+    explain_policy(context, proxy, &stream.network(), &query)
 }
 
 /// Applies missing Secrets of a router: without its filter chain's Secret, the connection is closed

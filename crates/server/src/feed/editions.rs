@@ -37,21 +37,21 @@ impl FeedOverrides {
 
     /// Records the traffic objects of an update, by the same rules as the aggregate. Returns
     /// whether they changed.
-    pub(super) fn hear(&mut self, update: &RegistryUpdate) -> bool {
+    pub(super) fn apply(&mut self, update: &RegistryUpdate) -> bool {
         if update.shard.provider != Provider::Kubernetes {
             return false;
         }
         let (cluster, epoch) = (&update.shard.cluster, update.epoch);
         let held = self.reported.get(cluster);
-        let said =
+        let traffic_of =
             |facts: Option<&strait_model::ClusterFacts>| facts.map(|one| one.traffic.clone());
         let objects = match &update.change {
             ShardChange::Removed => {
                 return self.reported.remove(cluster).is_some_and(|one| !one.objects.is_empty());
             }
             ShardChange::Reset(_) if held.is_some_and(|one| one.epoch > epoch) => return false,
-            ShardChange::Reset(contents) => said(contents.facts.as_ref()).unwrap_or_default(),
-            ShardChange::Update(contents) => match said(contents.facts.as_ref()) {
+            ShardChange::Reset(contents) => traffic_of(contents.facts.as_ref()).unwrap_or_default(),
+            ShardChange::Update(contents) => match traffic_of(contents.facts.as_ref()) {
                 Some(objects) if held.is_some_and(|one| one.epoch == epoch) => objects,
                 _ => return false,
             },

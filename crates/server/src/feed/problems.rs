@@ -23,7 +23,7 @@ pub(super) fn first_of_each<K: Ord + Clone, R>(
 
 /// Reports in the table of sources the objects of one kind that are not used unchanged, from all
 /// stores.
-pub(super) fn tell_problems<P: ToString>(
+pub(super) fn report_problems<P: ToString>(
     source_statuses: &SourceStatusTable,
     name: &'static str,
     problems: &[P],

@@ -15,7 +15,7 @@ const UNREAD: &str = "the configuration to be read";
 
 /// Reports that readiness waits for the configuration, and why. Without configuration and restored
 /// state, the clusters are unknown, and a response would withdraw all endpoints.
-pub(super) async fn tell_unread(
+pub(super) async fn report_unread(
     readiness: &watch::Sender<Readiness>,
     mut unread: watch::Receiver<Option<String>>,
 ) -> Infallible {

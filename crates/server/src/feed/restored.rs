@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tracing::{error, warn};
 
-use crate::in_force::ConfigurationInForce;
+use crate::active_configuration::ActiveConfiguration;
 use crate::shared_hold::FoundHold;
 use strait_base::codes;
 use strait_mesh::hold::{ConfigurationHold, HoldChange, HoldFile, RestoredHold};
@@ -16,7 +16,7 @@ use strait_rules::access::TimePoint;
 pub(super) async fn restore(
     file: &Option<HoldFile>,
     shared: Option<FoundHold>,
-    in_force: &mut ConfigurationInForce,
+    active: &mut ActiveConfiguration,
 ) -> (Vec<MeshEvent>, Option<Arc<str>>) {
     let path = file.as_ref().map(|file| file.path().display().to_string()).unwrap_or_default();
     let read = match file.clone() {
@@ -40,7 +40,7 @@ pub(super) async fn restore(
         RestoredHold::Nothing => return (Vec::new(), None),
         RestoredHold::Held(hold) => {
             let (id, by, reason) = (hold.configuration.id(), &hold.by, &hold.reason);
-            match in_force.change(&HoldChange::Hold(Arc::clone(&hold)), TimePoint::now()) {
+            match active.change(&HoldChange::Hold(Arc::clone(&hold)), TimePoint::now()) {
                 Ok(events) => {
                     let code = &codes::HELD;
                     warn!(%id, by, reason, %code, next = code.next, "restored the hold from before the start");
@@ -108,9 +108,9 @@ mod tests {
         ] {
             let context = format!("{before:?} {shared:?}");
             let (hold, is_from_others) = newest(before, shared);
-            let whose = if is_from_others { "others" } else { "own" };
+            let origin = if is_from_others { "others" } else { "own" };
             let found = match hold {
-                RestoredHold::Held(hold) => format!("{whose} {}", hold.since_ms()),
+                RestoredHold::Held(hold) => format!("{origin} {}", hold.since_ms()),
                 RestoredHold::Nothing if is_from_others => "others nothing".to_owned(),
                 RestoredHold::Nothing => "nothing".to_owned(),
                 RestoredHold::Lost(_) => "lost".to_owned(),

@@ -11,9 +11,9 @@ use std::time::SystemTime;
 use tokio::sync::oneshot;
 use tracing::{error, info};
 
-use super::let_out::{StartedRollout, give_back};
+use super::running_rollout::{StartedRollout, return_proxies};
 use super::{ConfigFeed, Fed, restored};
-use crate::rollout::{LOOK, RolloutRun, digits, tell_stopped};
+use crate::rollout::{LOOK, RolloutRun, digits, log_stopped};
 use strait_envoy::heads::ConfigVariant;
 use strait_mesh::hold::{
     ConfigurationHold, HoldChange, HoldRefusal, HoldScope, now_to_the_millisecond,
@@ -40,7 +40,7 @@ impl ConfigFeed {
     /// Pins the configuration for all before any change, if changes are to roll out gradually.
     pub(super) fn settle(&mut self) {
         if self.to.readiness.borrow().ready && self.rollout_plan().is_some() {
-            self.outbox.extend(self.in_force.settle(TimePoint::now()));
+            self.outbox.extend(self.active.settle(TimePoint::now()));
         }
     }
 
@@ -54,12 +54,12 @@ impl ConfigFeed {
             return Ok(());
         }
         let plan = self.rollout_plan();
-        self.rollout.tell_plan(&plan);
-        if self.in_force.is_rolling_out() {
+        self.rollout.publish_plan(&plan);
+        if self.active.is_rolling_out() {
             let running = self.rollout.running.as_ref();
             let plan = plan.clone().or_else(|| Some(Arc::clone(&running?.rollout.plan)));
-            let waits = self.in_force.waiting(live).is_some_and(|one| !one.what.is_empty());
-            match plan.filter(|_| waits) {
+            let is_waiting = self.active.waiting(live).is_some_and(|one| !one.what.is_empty());
+            match plan.filter(|_| is_waiting) {
                 None => return self.promote_all().await,
                 Some(plan) => {
                     let name = name_of(live);
@@ -71,7 +71,7 @@ impl ConfigFeed {
         }
         match plan {
             Some(_) => {
-                let settled = self.in_force.configuration();
+                let settled = self.active.configuration();
                 self.rollout.write_settled(&settled).await;
             }
             None if self.rollout.running.is_none() => self.rollout.remove_settled().await,
@@ -81,8 +81,8 @@ impl ConfigFeed {
     }
 
     async fn begin_rollout(&mut self, name: Arc<str>, plan: Arc<RolloutPlan>) -> Fed {
-        let Some((next, configuration)) = self.in_force.next_head() else { return Ok(()) };
-        let settled = self.in_force.configuration();
+        let Some((next, configuration)) = self.active.next_head() else { return Ok(()) };
+        let settled = self.active.configuration();
         // A restart must find the configuration for all before any proxy has the new one.
         self.rollout.write_settled(&settled).await;
         if let Some(before) = self.rollout.end() {
@@ -156,8 +156,8 @@ impl ConfigFeed {
                 self.promote();
             }
             RolloutVerdict::Stop(reason) => {
-                let told = self.rollout.to.state.borrow().running.clone();
-                let percent = told.map_or(0, |told| told.percent());
+                let state = self.rollout.to.state.borrow().running.clone();
+                let percent = state.map_or(0, |state| state.percent());
                 let id = digits(&running.rollout);
                 let reason = format!("rollout of {id} stopped at {percent}%: {reason}");
                 self.stop_rollout(STOPPED_BY, &reason).await;
@@ -170,7 +170,7 @@ impl ConfigFeed {
     /// Promotes the rolled out configuration. It reaches all proxies once the waiting events have
     /// been sent.
     pub(super) fn promote(&mut self) {
-        let events = self.in_force.promote(TimePoint::now());
+        let events = self.active.promote(TimePoint::now());
         self.outbox.extend(events);
         if let Some(StartedRollout { head, tasks, .. }) = self.rollout.running.take() {
             tasks.stop();
@@ -200,7 +200,7 @@ impl ConfigFeed {
             let (ended, _) = oneshot::channel();
             self.send(MeshEvent::EndNext(ended)).await?;
         }
-        self.tell_stored();
+        self.publish_stored();
         Ok(())
     }
 
@@ -214,7 +214,7 @@ impl ConfigFeed {
         self.rollout.tasks.spawn("end of the rollout", async move {
             // An error means that the event loop has ended, and with it the process.
             if has_ended.await.is_ok() {
-                give_back(&heads, &head);
+                return_proxies(&heads, &head);
             }
         });
         Ok(())
@@ -223,7 +223,7 @@ impl ConfigFeed {
     /// Stops the rollout and holds the configuration for all.
     pub(super) async fn stop_rollout(&mut self, by: &str, reason: &str) {
         let hold = ConfigurationHold {
-            configuration: self.in_force.configuration(),
+            configuration: self.active.configuration(),
             since: now_to_the_millisecond(),
             by: by.to_owned(),
             reason: reason.to_owned(),
@@ -234,7 +234,7 @@ impl ConfigFeed {
         if let Err(refusal) = Box::pin(self.changed_hold(&change)).await {
             error!(%refusal, "holding the configuration for all proxies, but a restart will lose this hold");
             self.rollout_ends(reason).await;
-            match self.in_force.change(&change, TimePoint::now()) {
+            match self.active.change(&change, TimePoint::now()) {
                 Ok(events) => self.outbox.extend(events),
                 Err(refusal) => error!(%refusal, "cannot hold the configuration for all proxies"),
             }
@@ -244,7 +244,7 @@ impl ConfigFeed {
     /// Ends the running rollout, if there is one, because a configuration is now held.
     pub(super) async fn rollout_ends(&mut self, reason: &str) {
         let Some(rollout) = self.rollout.end() else { return };
-        tell_stopped(&rollout, reason);
+        log_stopped(&rollout, reason);
         self.rollout.report(|state| state.stopped += 1);
         self.rollout.forget().await;
         let (ended, _) = oneshot::channel();
@@ -254,13 +254,13 @@ impl ConfigFeed {
 
     /// Rolls out the changes that waited during a hold, if the policy asks for it. Returns whether
     /// it does.
-    pub(super) async fn let_out(&mut self) -> Result<bool, HoldRefusal> {
-        let held = self.in_force.hold().map(|hold| Arc::clone(&hold.configuration));
+    pub(super) async fn roll_out_waiting(&mut self) -> Result<bool, HoldRefusal> {
+        let held = self.active.hold().map(|hold| Arc::clone(&hold.configuration));
         let (Some(held), Some(_)) = (held, self.rollout_plan()) else { return Ok(false) };
         // Written before the hold is removed, so that the configuration is never lost.
         self.rollout.write_settled(&held).await;
         self.remove_hold().await?;
-        let events = self.in_force.let_out(TimePoint::now());
+        let events = self.active.roll_out_waiting(TimePoint::now());
         self.outbox.extend(events);
         Ok(true)
     }

@@ -20,9 +20,9 @@ pub fn is_asked_for(accept: &str) -> bool {
 pub(super) fn open_metrics(text: &str, exemplars: &[(String, Exemplar)]) -> String {
     let mut out = String::with_capacity(text.len() + 1024);
     for line in text.lines() {
-        if let Some(said) = line.strip_prefix("# ") {
+        if let Some(text) = line.strip_prefix("# ") {
             out.push_str("# ");
-            out.push_str(&head(said));
+            out.push_str(&head(text));
         } else {
             out.push_str(line);
             let its = exemplars.iter().find(|(of, _)| line.starts_with(of.as_str()));
@@ -38,8 +38,8 @@ pub(super) fn open_metrics(text: &str, exemplars: &[(String, Exemplar)]) -> Stri
 
 /// Converts a comment line. In OpenMetrics, the name of a counter's family lacks the suffix
 /// `_total` of its samples, and quotes in help texts are escaped.
-fn head(said: &str) -> String {
-    let mut words = said.splitn(3, ' ');
+fn head(text: &str) -> String {
+    let mut words = text.splitn(3, ' ');
     let mut word = || words.next().unwrap_or_default();
     let (what, name, rest) = (word(), word(), word());
     // A counter without this suffix is invalid in OpenMetrics.

@@ -73,7 +73,7 @@ fn begin_with(refused: usize, reached: u8, every: Duration, steps: Vec<u8>) -> S
         cohort: Cohort::new("a".into(), reached),
         is_durable: false,
     };
-    let (told, state) = watch::channel(Arc::new(RolloutState {
+    let (sender, state) = watch::channel(Arc::new(RolloutState {
         running: Some(rollout.clone()),
         ..RolloutState::default()
     }));
@@ -84,7 +84,7 @@ fn begin_with(refused: usize, reached: u8, every: Duration, steps: Vec<u8>) -> S
     let network = settled.network_of_cluster(&proxy.cluster);
     let view = ViewKey::of(&proxy, network.clone(), Role::Client);
     let stream = interest.subscribe(None);
-    stream.stand(ProxyLocation { proxy, network, whereabouts }, view, None);
+    stream.set_location(ProxyLocation { proxy, network, whereabouts }, view, None);
     let (settled_to, settled) = watch::channel(Some(settled));
     let heads = Arc::<ConfigVariants>::default();
     let run = RolloutRun {
@@ -94,7 +94,7 @@ fn begin_with(refused: usize, reached: u8, every: Duration, steps: Vec<u8>) -> S
         settled,
         interest,
         timeline: Arc::default(),
-        state: told,
+        state: sender,
         files: None,
         verdicts: verdicts_to,
         look: EVERY / 10,

@@ -18,15 +18,16 @@ async fn both_reads_start_before_either_completes() {
     let tasks = Supervisor::new();
     // Sequential reads would never reach the second one.
     let wait = Duration::from_secs(3600);
-    let asked = |name: &str| !sim.requests(|request| request.path.ends_with(name)).is_empty();
+    let is_requested =
+        |name: &str| !sim.requests(|request| request.path.ends_with(name)).is_empty();
     let both = async {
-        while !(asked("/strait-hold") && asked("/strait-ca-roots")) {
+        while !(is_requested("/strait-hold") && is_requested("/strait-ca-roots")) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
     let limit = tokio::time::timeout(Duration::from_secs(30), both);
     tokio::select! {
         _ = read(Some(hold), &roots, wait, &tasks) => panic!("a read completed"),
-        asked = limit => asked.expect("both reads start"),
+        is_requested = limit => is_requested.expect("both reads start"),
     }
 }

@@ -30,6 +30,7 @@ use self::last::{CredentialKey, FOLLOWED_MAX, LastCredentials};
 use self::secret_kind::{SecretKind, StoredSecret};
 use super::reconciler::MemberClients;
 use strait_base::codes::{self, Code};
+use strait_base::latest::publish_change;
 use strait_base::lock::lock;
 use strait_base::task::Supervisor;
 use strait_identity::SpiffeId;
@@ -354,13 +355,7 @@ impl CredentialFollower {
                 None => info!(%cluster, %account, secret = %name, "read the gateway's Secret"),
             }
         }
-        self.state.send_if_modified(|current| {
-            let differs = *current != new;
-            if differs {
-                *current = new;
-            }
-            differs
-        });
+        publish_change(&self.state, new);
     }
 }
 

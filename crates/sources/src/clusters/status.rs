@@ -608,7 +608,7 @@ mod tests {
             contact: ApiContact::AuthFailed("401".to_owned()),
             ..RunStatus::starting()
         };
-        let told = |case: &Case, until: Option<i64>| {
+        let result_of = |case: &Case, until: Option<i64>| {
             let until = until.map(|second| Timestamp::from_second(second).expect("a time"));
             let facts =
                 MemberFacts { works_until: until, successor: Some(&refused), ..facts(case) };
@@ -640,7 +640,7 @@ mod tests {
             ),
         ] {
             let expected = (format!("{why} {rest}"), true);
-            let (found, reason, is_refused) = told(&case, until);
+            let (found, reason, is_refused) = result_of(&case, until);
             assert_eq!((found.as_str(), (reason, is_refused)), (state, expected));
         }
     }

@@ -104,7 +104,7 @@ impl WriterLease {
             let pause = match looked {
                 Ok(is_holder) => {
                     renewed = is_holder.then_some(began);
-                    self.set_role(if is_holder { WriterRole::Writes } else { WriterRole::Waits });
+                    self.set_role(if is_holder { WriterRole::Writes } else { WriterRole::Standby });
                     TURN
                 }
                 Err(error @ (ApiError::Forbidden(_) | ApiError::Unauthorized(_))) => {
@@ -126,8 +126,8 @@ impl WriterLease {
             }
         }
         // Stop all writes first.
-        let is_holder = *self.role.borrow() != WriterRole::Waits;
-        self.set_role(WriterRole::Waits);
+        let is_holder = *self.role.borrow() != WriterRole::Standby;
+        self.set_role(WriterRole::Standby);
         if is_holder && !matches!(timeout(LOOK, self.give_up()).await, Ok(Ok(()))) {
             warn!(
                 lease = NAME,
@@ -268,7 +268,7 @@ mod tests {
             proxy: None,
         };
         let (given_up, mut over) = watch::channel(false);
-        let (role, role_receiver) = watch::channel(WriterRole::Waits);
+        let (role, role_receiver) = watch::channel(WriterRole::Standby);
         let drain = CancellationToken::new();
         let lease = WriterLease {
             access: watch::channel(access).1,
@@ -281,7 +281,7 @@ mod tests {
         let tasks = Supervisor::new();
         tasks.spawn("writer", async move { lease.run().await });
         sleep(Duration::from_millis(50)).await;
-        assert_eq!(*role_receiver.borrow(), WriterRole::Waits);
+        assert_eq!(*role_receiver.borrow(), WriterRole::Standby);
         drain.cancel();
         let given_up = timeout(LIFE, over.wait_for(|over| *over)).await;
         given_up.expect("in time").expect("it is notified");
@@ -296,7 +296,7 @@ mod tests {
         assert_eq!(after(WriterRole::Writes, 9), WriterRole::Writes);
         assert_eq!(after(WriterRole::Writes, 10), WriterRole::Creates);
         assert_eq!(after(WriterRole::Creates, 11), WriterRole::Creates);
-        assert_eq!(after(WriterRole::Waits, 11), WriterRole::Waits);
+        assert_eq!(after(WriterRole::Standby, 11), WriterRole::Standby);
         // A check that began just before the role ended is over before the Lease expires.
         assert!(STOPS_AFTER + LOOK + RETRY <= LIFE);
     }

@@ -70,8 +70,9 @@ mod tests {
 
     #[test]
     fn pauses_grow_with_each_failure_up_to_an_hour() {
-        let waits = [1, 2, 3, 4, 12, 13, 40].map(|failures| after_failure(failures, 1.0).as_secs());
-        assert_eq!(waits, [1, 2, 4, 8, 2048, 3600, 3600]);
+        let delays =
+            [1, 2, 3, 4, 12, 13, 40].map(|failures| after_failure(failures, 1.0).as_secs());
+        assert_eq!(delays, [1, 2, 4, 8, 2048, 3600, 3600]);
         assert_eq!(after_failure(3, 0.0), seconds(2));
         assert_eq!(after_failure(u32::MAX, 0.0), seconds(1800));
     }

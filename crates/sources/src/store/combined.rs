@@ -18,6 +18,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use super::{Objects, RememberedStore, UnreadObjects, Warning, WatchedNamespace, files, mcp};
+use strait_base::latest::publish_change;
 use strait_base::source_status::{RememberedStores, SourceFacts, SourceStatusTable, WARNINGS_MAX};
 use strait_base::task::Supervisor;
 use strait_model::{
@@ -235,13 +236,7 @@ async fn run(
             own_facts.warnings = lines(&own_objects.warnings);
             own_facts.absent_kinds = own_objects.absent.iter().copied().collect();
             report_shadowed(&config.source_statuses, &own_name, &mut own_facts, &merged.shadowed);
-            objects.send_if_modified(|current| {
-                let modified = current.as_deref() != Some(&merged.objects);
-                if modified {
-                    *current = Some(Arc::new(merged.objects));
-                }
-                modified
-            });
+            publish_change(&objects, Some(Arc::new(merged.objects)));
             // Last, so that a component that is notified about a source finds its contents.
             further.keys().for_each(|name| config.source_statuses.synced(name));
         }
@@ -333,13 +328,7 @@ fn remember(to: &watch::Sender<Option<Arc<StoreContents>>>, all: ContentsByStore
     let to_remembered = |StoreObjects { objects, files, .. }| RememberedObjects { objects, files };
     let all: StoreContents =
         all.into_iter().map(|(name, objects)| (name, to_remembered(objects))).collect();
-    to.send_if_modified(|current| {
-        let differs = current.as_deref() != Some(&all);
-        if differs {
-            *current = Some(Arc::new(all));
-        }
-        differs
-    });
+    publish_change(to, Some(Arc::new(all)));
 }
 
 /// Starts reading a further store.
@@ -421,7 +410,7 @@ async fn follow(
     loop {
         let now = objects.borrow_and_update().clone();
         if let Some(now) = now {
-            facts.heard(SystemTime::now());
+            facts.responded(SystemTime::now());
             facts.objects = now.others.len();
             facts.warnings = lines(&now.warnings);
             line.set_contents((&*now).into());

@@ -372,12 +372,12 @@ impl DirectoryFiles {
         let mut all: BTreeMap<&ObjectId, (&str, &StoreObject)> = BTreeMap::new();
         let mut variants: BTreeMap<&ObjectId, BTreeSet<&str>> = BTreeMap::new();
         let mut warnings: Vec<Warning> = self.failure.iter().cloned().collect();
-        warnings.extend(self.guard.waiting().map(|(subject, doubt)| Warning {
+        warnings.extend(self.guard.waiting().map(|(subject, unconfirmed)| Warning {
             source: "the directory".to_owned(),
             document: None,
             line: None,
             text: format!(
-                "{}: {} {doubt}, the previous version stays in use",
+                "{}: {} {unconfirmed}, the previous version stays in use",
                 codes::MASS_WITHDRAWAL,
                 subject.as_str()
             ),

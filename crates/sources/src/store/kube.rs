@@ -33,7 +33,8 @@ use super::{
     WatchedConfigMap, WatchedNamespace, WatchedSecret,
 };
 use strait_base::codes;
-use strait_base::mass_deletion::{Doubt, GuardedPart, MassDeletionGuard};
+use strait_base::latest::publish_change;
+use strait_base::mass_deletion::{GuardedPart, MassDeletionGuard, UnconfirmedList};
 use strait_base::source_status::SourceFacts;
 use strait_base::task::Supervisor;
 use strait_kube_client::{
@@ -118,9 +119,9 @@ async fn run(
             }
         };
         let (sink, mut inputs) = mpsc::channel(EVENTS_MAX);
-        let (mut same, doubts) = identity_check();
-        same.expect(uid.as_deref());
-        same.doubt();
+        let (mut identity, identity_probe) = identity_check();
+        identity.expect(uid.as_deref());
+        identity.request_check();
         let serve = async {
             let mut learn = std::pin::pin!(cluster_uid(&client));
             let mut learning = uid.is_none();
@@ -131,44 +132,34 @@ async fn run(
                         let input = input?;
                         contact::note(&publisher.contact, &input);
                         if matches!(input.event, WatchEvent::Answered | WatchEvent::Restarted { .. }) {
-                            same.doubt();
+                            identity.request_check();
                         }
                         news = index.apply(input, Instant::now()).or(news);
                         index.take_kinds_to_list().for_each(|plural| client.list_again(plural));
-                        let doubts = index.guard.doubted();
+                        let unconfirmed_lists = index.guard.doubted();
                         publisher.contact.send_if_modified(|facts| {
-                            std::mem::replace(&mut facts.doubts, doubts) != doubts
+                            std::mem::replace(&mut facts.doubts, unconfirmed_lists) != unconfirmed_lists
                         });
                     }
                     found = &mut learn, if learning => {
                         learning = false;
-                        same.expect(found.as_deref());
+                        identity.expect(found.as_deref());
                         uid = found;
                     }
-                    () = same.answered() => if same.is_lost() { return Some(same.both()) },
+                    () = identity.answered() => if identity.is_lost() { return Some(identity.both()) },
                 }
-                if let Some(new) = news.take_if(|_| !same.is_open()) {
-                    publisher.objects.send_if_modified(|current| {
-                        let modified = current.as_deref() != Some(&new);
-                        if modified {
-                            *current = Some(Arc::new(new));
-                        }
-                        modified
-                    });
+                if let Some(new) = news.take_if(|_| !identity.is_open()) {
+                    publish_change(&publisher.objects, Some(Arc::new(new)));
                 }
                 let unread = index.unread().map(|fact| format!("{fact} at {}", current.server));
-                publisher.unread.send_if_modified(|current| {
-                    let modified = *current != unread;
-                    *current = unread;
-                    modified
-                });
+                publish_change(&publisher.unread, unread);
             }
         };
         let lost = tokio::select! {
             lost = serve => lost,
             () = Box::pin(read(&client, &system_namespace, &sink)) => None,
             () = Box::pin(contact::probe(&client, &publisher.contact)) => None,
-            () = Box::pin(look(&client, doubts)) => None,
+            () = Box::pin(look(&client, identity_probe)) => None,
             () = renewed(&mut access) => None,
         };
         let Some((was, is)) = lost else { continue };
@@ -601,9 +592,10 @@ impl StoreIndex {
             self.again.insert(reader.plural());
         }
         if self.guard.doubted() > before {
-            let doubts = self.guard.waiting().filter(|(list, _)| list.reader() == reader);
-            doubts.for_each(
-                |(list, doubt)| warn!(warning = %doubted(*list, doubt), "sudden loss of objects: requesting the list again before it applies"),
+            let unconfirmed_lists =
+                self.guard.waiting().filter(|(list, _)| list.reader() == reader);
+            unconfirmed_lists.for_each(
+                |(list, unconfirmed)| warn!(warning = %doubted(*list, unconfirmed), "sudden loss of objects: requesting the list again before it applies"),
             );
         }
         admitted
@@ -715,9 +707,10 @@ impl StoreIndex {
         // acceptable.
         secrets.dedup_by(|a, b| a.name == b.name);
         let failures = self.failing.iter().map(|(reader, trouble)| failure(*reader, trouble));
-        let doubts = self.guard.waiting().map(|(list, doubt)| doubted(*list, doubt));
+        let unconfirmed_lists =
+            self.guard.waiting().map(|(list, unconfirmed)| doubted(*list, unconfirmed));
         let warnings = self.warnings.values().cloned();
-        let mut warnings: Vec<_> = warnings.chain(failures).chain(doubts).collect();
+        let mut warnings: Vec<_> = warnings.chain(failures).chain(unconfirmed_lists).collect();
         warnings.sort();
         warnings.dedup();
         Objects {
@@ -732,13 +725,15 @@ impl StoreIndex {
     }
 }
 
-fn doubted(list: GuardedList, doubt: &Doubt) -> Warning {
+fn doubted(list: GuardedList, unconfirmed: &UnconfirmedList) -> Warning {
     let subject = match list {
         GuardedList::Whole(_) => "its list",
         GuardedList::Restricting(_) => "for policies that restrict access, its list",
     };
-    let text =
-        format!("{}: {subject} {doubt}, the previous version stays in use", codes::MASS_WITHDRAWAL);
+    let text = format!(
+        "{}: {subject} {unconfirmed}, the previous version stays in use",
+        codes::MASS_WITHDRAWAL
+    );
     Warning { source: list.reader().all(), document: None, line: None, text }
 }
 

@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, watch};
 use super::kinds::{self, StoreKind};
 use super::kube::{ReadObject, StoreInput, StoreReader, pass_on_config};
 use strait_base::codes;
+use strait_base::latest::publish_change;
 use strait_base::mass_deletion::MassDeletionGuard;
 use strait_kube_client::{ApiClient, ApiError, ListSelection, ReadLimits, WatchEvent};
 use strait_model::{Collection, OwnTraffic};
@@ -87,14 +88,7 @@ async fn read(client: ApiClient, limits: ReadLimits, traffic: &watch::Sender<Own
             std::mem::take(&mut index.again)
                 .into_iter()
                 .for_each(|plural| client.list_again(plural));
-            let found = index.found();
-            traffic.send_if_modified(|current| {
-                let differs = *current != found;
-                if differs {
-                    *current = found;
-                }
-                differs
-            });
+            publish_change(traffic, index.found());
         }
     };
     tokio::select! {

@@ -237,11 +237,7 @@ impl JoinedSources {
                 let JoinedObjects { objects: joined, hidden } =
                     self.join(&own, &sources, known.as_deref());
                 found_problems.extend(hidden);
-                objects.send_if_modified(|current| {
-                    let differs = current.as_ref() != Some(&joined);
-                    *current = Some(joined);
-                    differs
-                });
+                publish_change(&objects, Some(joined));
             }
             publish_change(&problems, found_problems);
             tokio::select! {

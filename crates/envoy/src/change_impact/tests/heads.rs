@@ -139,7 +139,7 @@ impl Watcher {
         let proxy_config = ProxyConfig::new(&context, &self.proxy, network, cache);
         let view = proxy_config.at(self.location.whereabouts.clone()).view_class();
         let labels = context.known_labels(&self.proxy);
-        self.subscription.stand((*self.location).clone(), view, labels);
+        self.subscription.set_location((*self.location).clone(), view, labels);
         moved
     }
 

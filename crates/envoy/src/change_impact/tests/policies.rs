@@ -51,7 +51,7 @@ fn edit_of_a_policy_that_selects_10_of_1000_proxies_wakes_10() {
             let labels = before.known_labels(&proxy).cloned();
             let location =
                 ProxyLocation { proxy: Arc::new(proxy), network: "n1".into(), whereabouts };
-            subscription.stand(location, view, labels.as_ref());
+            subscription.set_location(location, view, labels.as_ref());
             subscription
         })
         .collect();

@@ -294,8 +294,9 @@ fn gateway_name_is_pending_until_it_is_resolved() {
     assert_eq!(shown(&networks), ["n1 203.0.113.1:15443 east", "n1 2001:db8::1:15443 east"]);
     assert!(networks.pending().is_empty());
 
-    let gone = ResolvedName { problem: Some("NXDOMAIN".to_owned()), ..ResolvedName::default() };
-    let networks = build(&services, "", &with(gone));
+    let unresolved =
+        ResolvedName { problem: Some("NXDOMAIN".to_owned()), ..ResolvedName::default() };
+    let networks = build(&services, "", &with(unresolved));
     assert_eq!(pending(&networks), ["gw.example.org does not resolve: NXDOMAIN"]);
     assert_eq!(networks.names_to_resolve().len(), 1, "it is still resolved");
 }

@@ -117,13 +117,13 @@ impl RulesInUse {
             _ => self.subsets.missed(&update.traffic, target),
         };
         let is_unknown = missed.is_unknown && self.waits_no_more_until.is_none();
-        let waits = is_unknown || missed.is_unpublished;
+        let is_delayed = is_unknown || missed.is_unpublished;
         let ahead = self.subsets.put_ahead(missed);
-        if !waits && ahead.is_empty() {
+        if !is_delayed && ahead.is_empty() {
             return self.activate(update, aliases, domain);
         }
         self.touched.hosts.extend(ahead);
-        self.traffic = self.subsets.in_force(domain);
+        self.traffic = self.subsets.active(domain);
         self.awaiting = Some(AwaitingRules { update, is_unknown, until });
         Causes::default()
     }
@@ -178,7 +178,7 @@ impl RulesInUse {
     /// Activates the current rules and retained subsets, without the dropped ones.
     fn drop_expired(&mut self, dropped: &[Arc<DestinationRule>], domain: &str) {
         self.touched.hosts.extend(dropped.iter().map(|rule| rule.host.clone()));
-        self.traffic = self.subsets.in_force(domain);
+        self.traffic = self.subsets.active(domain);
     }
 
     pub(super) fn is_dirty(&self) -> bool {

@@ -48,9 +48,9 @@ fn lost(versions: [&Arc<PushContext>; 2], percent: u8, proxy: Proxy) -> Option<L
     let proxy = Arc::new(proxy);
     let whereabouts = versions[0].whereabouts(&proxy);
     let network = versions[0].network_of_cluster(&proxy.cluster);
-    let stand = Arc::new(ProxyLocation { proxy, network, whereabouts });
+    let location = Arc::new(ProxyLocation { proxy, network, whereabouts });
     let deadline = Instant::now() + Duration::from_secs(60);
-    lost_endpoints(versions.map(|one| &**one), &[stand], percent, deadline)
+    lost_endpoints(versions.map(|one| &**one), &[location], percent, deadline)
 }
 
 #[test]

@@ -15,10 +15,10 @@ impl Changes {
         &self,
         delivery: &Arc<Delivery>,
         stream: u32,
-        stand: Option<&Arc<ProxyLocation>>,
+        location: Option<&Arc<ProxyLocation>>,
     ) -> Receipt {
-        let is_router = stand.is_some_and(|stand| stand.proxy.kind == ProxyType::Router);
-        let seen = if is_router { self.seen_by(stream, stand) } else { None };
+        let is_router = location.is_some_and(|location| location.proxy.kind == ProxyType::Router);
+        let seen = if is_router { self.seen_by(stream, location) } else { None };
         let changes_pods = || self.deps.iter().any(|one| matches!(one, ChangedItem::Members(_)));
         let is_awaited = seen.is_some_and(|seen| {
             seen.lists.contains(Wildcard::Listeners)

@@ -18,7 +18,7 @@ impl SubscriptionIndex {
         let table = lock(&self.table);
         let mut marked = 0;
         for (_, listener) in table.streams.iter() {
-            if listener.stand.as_ref().is_none_or(|stand| is_affected(&stand.proxy)) {
+            if listener.location.as_ref().is_none_or(|location| is_affected(&location.proxy)) {
                 let mut unread = lock(&listener.pending.dirty);
                 unread.everything = true;
                 unread.receipts.add(delivery.receipt());

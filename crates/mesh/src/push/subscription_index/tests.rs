@@ -61,10 +61,10 @@ fn definition_change_notifies_unknown_streams_and_workload_change_its_own_proxy(
     assert_eq!(other.take().routes, ["80".into()].into());
 }
 
-fn stand(subscription: &Subscription, network: &str) -> bool {
+fn set_location(subscription: &Subscription, network: &str) -> bool {
     let proxy = Arc::new(sidecar("web.ns", "east"));
     let whereabouts = Whereabouts::default();
-    subscription.stand(
+    subscription.set_location(
         ProxyLocation { proxy, network: network.into(), whereabouts },
         view(network),
         None,
@@ -81,13 +81,13 @@ fn stream_with_an_unaffected_view_is_not_notified() {
     let mut streams = [(); 3].map(|()| interest.subscribe(None));
     streams.iter_mut().for_each(|stream| watch(stream, &["x", "y"]));
     let [a, b, c] = &streams;
-    assert!(stand(a, "n1") && stand(b, "n2") && !stand(a, "n1"));
+    assert!(set_location(a, "n1") && set_location(b, "n2") && !set_location(a, "n1"));
     let unaffected_views = BTreeMap::from([("x".into(), vec![Arc::new(view("n1"))])]);
     let changes = Changes { unaffected_views, ..endpoints_of(&["x", "y"]) };
     interest.mark(&changes);
     let both = ["x", "y"].map(str::to_owned);
     assert_eq!((dirty(a), dirty(b), dirty(c)), (vec!["y".into()], both.to_vec(), both.to_vec()));
-    assert!(stand(a, "n3"), "it moved");
+    assert!(set_location(a, "n3"), "it moved");
     interest.mark(&changes);
     assert_eq!(dirty(a), both);
 }
@@ -98,7 +98,7 @@ fn streams_are_counted_by_view() {
     let mut streams = [(); 5].map(|()| interest.subscribe(None));
     for (stream, network) in streams.iter_mut().zip(["n1", "n1", "n2", "n1", "n2"]) {
         watch(stream, &["x"]);
-        stand(stream, network);
+        set_location(stream, network);
     }
     forget(&mut streams[0], &["x"]);
     watch(&mut streams[0], &["y"]);
@@ -117,8 +117,8 @@ fn ended_stream_is_removed_completely() {
     let key = (ClusterId::from("east"), WorkloadKey::new("ns", "pod"));
     let mut stream = interest.subscribe(Some(key));
     watch(&mut stream, &["x"]);
-    stand(&stream, "n1");
-    stand(&stream, "n2");
+    set_location(&stream, "n1");
+    set_location(&stream, "n2");
     drop(stream);
     let table = lock(&interest.table);
     assert_eq!(table.streams.iter().count() + table.names.iter().count(), 0);

@@ -243,8 +243,8 @@ fn machine_is_notified_of_another_machine_at_its_address() {
     let subscription = interest.subscribe(None);
     let (network, whereabouts) = (NetworkId::default(), before.whereabouts(&proxy));
     let view = ViewKey::of(&proxy, network.clone(), Role::Client);
-    let stand = ProxyLocation { proxy: Arc::clone(&proxy), network, whereabouts };
-    subscription.stand(stand, view, before.known_labels(&proxy));
+    let location = ProxyLocation { proxy: Arc::clone(&proxy), network, whereabouts };
+    subscription.set_location(location, view, before.known_labels(&proxy));
     let two = [("WorkloadEntry", "web-a", vm("web")), ("WorkloadEntry", "db-a", vm("db"))];
     mesh.apply(entries(&two));
     let (now, mut changes) = mesh.next_version().expect("something changed");

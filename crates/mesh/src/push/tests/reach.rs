@@ -26,8 +26,8 @@ fn watchers() -> (Arc<SubscriptionIndex>, Vec<(String, Subscription)>) {
                 subscription.watch(&[name.into()], |_| Some(hostname.clone()));
                 let proxy = Arc::new(sidecar("client.ns", "east"));
                 let whereabouts = Whereabouts::default();
-                let stand = ProxyLocation { proxy, network: network.into(), whereabouts };
-                subscription.stand(stand, client(network).view_class(), None);
+                let location = ProxyLocation { proxy, network: network.into(), whereabouts };
+                subscription.set_location(location, client(network).view_class(), None);
                 all.push((format!("{name} in {network}"), subscription));
             }
         }
@@ -117,13 +117,13 @@ impl ChangeImpact for SeesAll {
         _: &Arc<PushContext>,
         _: &Arc<PushContext>,
         _: &BTreeSet<Hostname>,
-        stands: &[Arc<ProxyLocation>],
+        locations: &[Arc<ProxyLocation>],
     ) -> Vec<Arc<AffectedResources>> {
-        let namespaces = stands.iter().map(|stand| stand.proxy.namespace().clone());
+        let namespaces = locations.iter().map(|location| location.proxy.namespace().clone());
         self.0.lock().expect("whole").extend(namespaces);
         let lists = Wildcards::from(Wildcard::Listeners);
         let seen = Arc::new(AffectedResources { lists, ..AffectedResources::default() });
-        stands.iter().map(|_| Arc::clone(&seen)).collect()
+        locations.iter().map(|_| Arc::clone(&seen)).collect()
     }
 }
 
@@ -140,7 +140,7 @@ fn looked_at(before: RegistryUpdate, then: RegistryUpdate) -> (Vec<&'static str>
         if !namespace.is_empty() {
             let proxy = Arc::new(sidecar(&format!("client.{namespace}"), "east"));
             let (network, whereabouts) = ("n1".into(), Whereabouts::default());
-            subscription.stand(
+            subscription.set_location(
                 ProxyLocation { proxy, network, whereabouts },
                 client("n1").view_class(),
                 None,

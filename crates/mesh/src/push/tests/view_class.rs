@@ -21,8 +21,8 @@ fn watched_from(views: &[ViewKey], streams: usize) -> (Arc<SubscriptionIndex>, V
         subscription.watch(&["web".into()], |_| Some(host("web.ns")));
         let proxy = Arc::new(sidecar("web.ns", "east"));
         let (network, whereabouts) = (view.network.clone(), Whereabouts::default());
-        let stand = ProxyLocation { proxy, network, whereabouts };
-        subscription.stand(stand, view.clone().view_class(), None);
+        let location = ProxyLocation { proxy, network, whereabouts };
+        subscription.set_location(location, view.clone().view_class(), None);
         subscription
     };
     let all = views.iter().flat_map(|view| std::iter::repeat_n(view, streams));

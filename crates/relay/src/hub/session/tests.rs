@@ -124,7 +124,7 @@ async fn until_connected(hub: &RelayHub, count: usize) {
 }
 
 /// Asks the member for something, and returns the relay that answered.
-async fn ask(hub: &Arc<RelayHub>) -> Result<String, String> {
+async fn request(hub: &Arc<RelayHub>) -> Result<String, String> {
     let request =
         Request::get("https://relay/api/v1/pods").body(Full::default()).expect("a request");
     let carrier = hub.carrier(&"west".into());
@@ -140,25 +140,25 @@ async fn requests_use_the_relay_that_has_been_connected_for_longest() {
     until_connected(&hub, 1).await;
     let (_second, _second_relay) = connect(&hub, 1, "west", "u", "relay-b");
     until_connected(&hub, 2).await;
-    assert_eq!(ask(&hub).await.as_deref(), Ok(r#"{"from":"relay-a"}"#));
+    assert_eq!(request(&hub).await.as_deref(), Ok(r#"{"from":"relay-a"}"#));
     let active: Vec<_> = hub.rows().into_iter().map(|row| (row.instance, row.active)).collect();
     assert_eq!(active, [("relay-a".to_owned(), true), ("relay-b".to_owned(), false)]);
     assert_eq!((hub.expires(&"west".into()), hub.expires(&"east".into())), (Some(EXPIRES), None));
     first_relay.abort();
     until_connected(&hub, 1).await;
-    assert_eq!(ask(&hub).await.as_deref(), Ok(r#"{"from":"relay-b"}"#));
+    assert_eq!(request(&hub).await.as_deref(), Ok(r#"{"from":"relay-b"}"#));
 }
 
 #[tokio::test]
 async fn request_waits_for_a_relay() {
     let hub = hub();
-    let asked = tokio::spawn({
+    let request = tokio::spawn({
         let hub = Arc::clone(&hub);
-        async move { ask(&hub).await }
+        async move { request(&hub).await }
     });
     tokio::task::yield_now().await;
     let _connected = connect(&hub, 1, "west", "u", "relay-a");
-    assert_eq!(asked.await.expect("no panic").as_deref(), Ok(r#"{"from":"relay-a"}"#));
+    assert_eq!(request.await.expect("no panic").as_deref(), Ok(r#"{"from":"relay-a"}"#));
 }
 
 #[tokio::test]

@@ -113,7 +113,7 @@ impl History {
 impl AccessIndex {
     /// Returns the persisted objects: invalid ones are replaced by their last valid versions.
     fn objects_as_remembered(&self) -> Collection {
-        self.objects.with_stand_ins(&self.stand_ins())
+        self.objects.with_last_valid(&self.last_valid_objects())
     }
 }
 

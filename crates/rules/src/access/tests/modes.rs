@@ -132,7 +132,7 @@ fn unreadable_mode_keeps_the_last_valid_version() {
         assert_eq!(report.state, PolicyState::Refused);
         let codes: Vec<_> = report.faults.iter().map(|fault| fault.code.id).collect();
         assert_eq!(codes, ["STR0820", "STR0821"]);
-        assert_eq!(index.stand_ins().len(), 1, "kept over a restart");
+        assert_eq!(index.last_valid_objects().len(), 1, "kept over a restart");
     }
 }
 

@@ -168,9 +168,9 @@ fn unknown_field_of_a_token_rule_is_ignored_with_a_warning_unless_it_restricts()
 #[test]
 fn unknown_restricting_field_makes_other_kinds_fail_closed() {
     let mut spec = json!({ "rules": [{}], "onlyFromMesh": true });
-    assert!(!index().hold([policy("a", spec.clone())]).lets_in(&request("client", "/")));
+    assert!(!index().hold([policy("a", spec.clone())]).allows(&request("client", "/")));
     spec["action"] = "DENY".into();
-    assert!(!index().hold([policy("a", spec)]).lets_in(&request("client", "/")));
+    assert!(!index().hold([policy("a", spec)]).allows(&request("client", "/")));
     for spec in [
         json!({ "mtls": { "mode": "PERMISSIVE", "requireClientCertificate": true } }),
         json!({ "mtls": { "mode": "PERMISSIVE" }, "enforcement": "STRICT" }),

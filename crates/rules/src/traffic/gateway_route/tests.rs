@@ -175,12 +175,12 @@ fn grant_allows_listed_kinds_namespaces_and_services() {
         "to": [{ "group": "", "kind": "Service", "name": "api" }, { "group": "", "kind": "Secret" }],
     }});
     let grant = ReferenceGrant::read(meta("ops", "g"), &spec).expect("it fits its schema");
-    assert!(grant.lets("HTTPRoute", &"web".into(), (ServiceKind::Service, "api")));
-    assert!(!grant.lets("HTTPRoute", &"web".into(), (ServiceKind::Service, "other")));
-    assert!(!grant.lets("HTTPRoute", &"web".into(), (ServiceKind::ServiceImport, "api")));
+    assert!(grant.permits("HTTPRoute", &"web".into(), (ServiceKind::Service, "api")));
+    assert!(!grant.permits("HTTPRoute", &"web".into(), (ServiceKind::Service, "other")));
+    assert!(!grant.permits("HTTPRoute", &"web".into(), (ServiceKind::ServiceImport, "api")));
     assert!(
-        !grant.lets("GRPCRoute", &"web".into(), (ServiceKind::Service, "api"))
-            && !grant.lets("HTTPRoute", &"x".into(), (ServiceKind::Service, "api"))
+        !grant.permits("GRPCRoute", &"web".into(), (ServiceKind::Service, "api"))
+            && !grant.permits("HTTPRoute", &"x".into(), (ServiceKind::Service, "api"))
     );
 }
 

@@ -14,7 +14,7 @@ use crate::traffic::destination_rule::RuleClient;
 use crate::traffic::policy::ClientTls;
 use crate::traffic::route::HttpRule;
 use crate::traffic::selection::Selection;
-use strait_model::{ExportTo, Namespace, StandIn};
+use strait_model::{ExportTo, LastValidObject, Namespace};
 
 fn index() -> TrafficIndex {
     let mut index = TrafficIndex::new(kind_settings());
@@ -41,11 +41,11 @@ fn all(objects: &[Arc<Value>]) -> Collection {
 }
 
 /// Returns the names of the objects of the rule that applies.
-fn in_force(index: &TrafficIndex, client: &str, host: &str, owner: &str) -> Vec<String> {
-    in_force_for(index, client, &[], host, owner)
+fn active(index: &TrafficIndex, client: &str, host: &str, owner: &str) -> Vec<String> {
+    active_for(index, client, &[], host, owner)
 }
 
-fn in_force_for(
+fn active_for(
     index: &TrafficIndex,
     client: &str,
     labels: &[(&str, &str)],
@@ -120,12 +120,12 @@ fn namespace_of_the_client_precedes_the_service_and_the_root() {
     let owner = rule("shop", "own", 1, json!({"host": "web"}));
     let client = rule("client", "mine", 2, json!({"host": HOST}));
     index.apply(&all(&[root.clone(), owner, client.clone()]));
-    assert_eq!(in_force(&index, "client", HOST, "shop"), ["client/mine"]);
-    assert_eq!(in_force(&index, "other", HOST, "shop"), ["shop/own"]);
-    assert_eq!(in_force(&index, "shop", HOST, "shop"), ["shop/own"]);
+    assert_eq!(active(&index, "client", HOST, "shop"), ["client/mine"]);
+    assert_eq!(active(&index, "other", HOST, "shop"), ["shop/own"]);
+    assert_eq!(active(&index, "shop", HOST, "shop"), ["shop/own"]);
     index.apply(&all(&[root, client]));
-    assert_eq!(in_force(&index, "other", HOST, "shop"), ["istio-system/mesh"]);
-    assert_eq!(in_force(&index, "istio-system", HOST, "shop"), ["istio-system/mesh"]);
+    assert_eq!(active(&index, "other", HOST, "shop"), ["istio-system/mesh"]);
+    assert_eq!(active(&index, "istio-system", HOST, "shop"), ["istio-system/mesh"]);
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn most_specific_host_applies_within_a_namespace() {
     let wide = rule("shop", "wide", 0, json!({"host": "*.local"}));
     let near = rule("shop", "near", 1, json!({"host": "*.shop.svc.cluster.local"}));
     index.apply(&all(&[wide, near]));
-    assert_eq!(in_force(&index, "shop", HOST, "shop"), ["shop/near"]);
+    assert_eq!(active(&index, "shop", HOST, "shop"), ["shop/near"]);
 }
 
 /// Flaw 4 of Istio: it selects the most specific host before it checks whether the rule is exported
@@ -145,8 +145,8 @@ fn invisible_exact_rule_does_not_hide_a_visible_wildcard() {
     let exact = rule("shop", "exact", 0, json!({"host": "web", "exportTo": ["."]}));
     let wide = rule("shop", "wide", 1, json!({"host": "*.shop.svc.cluster.local"}));
     index.apply(&all(&[exact, wide]));
-    assert_eq!(in_force(&index, "client", HOST, "shop"), ["shop/wide"]);
-    assert_eq!(in_force(&index, "shop", HOST, "shop"), ["shop/exact"]);
+    assert_eq!(active(&index, "client", HOST, "shop"), ["shop/wide"]);
+    assert_eq!(active(&index, "shop", HOST, "shop"), ["shop/exact"]);
 }
 
 /// Flaw 3: rules in the client's namespace that select other pods hide rules in the service's
@@ -158,8 +158,8 @@ fn rules_for_other_pods_do_not_hide_rules_of_the_service() {
     let picky = rule("client", "picky", 0, selecting);
     let owner = rule("shop", "own", 1, json!({"host": "web"}));
     index.apply(&all(&[picky, owner]));
-    assert_eq!(in_force_for(&index, "client", &[("app", "a")], HOST, "shop"), ["client/picky"]);
-    assert_eq!(in_force_for(&index, "client", &[("app", "b")], HOST, "shop"), ["shop/own"]);
+    assert_eq!(active_for(&index, "client", &[("app", "a")], HOST, "shop"), ["client/picky"]);
+    assert_eq!(active_for(&index, "client", &[("app", "b")], HOST, "shop"), ["shop/own"]);
 }
 
 /// Flaw 5: an unset `exportTo` and `*` are equivalent, and the oldest policy takes precedence.
@@ -174,7 +174,7 @@ fn rules_with_the_same_host_and_clients_are_merged() {
         "trafficPolicy": {"loadBalancer": {"simple": "RANDOM"}},
     });
     index.apply(&all(&[rule("shop", "b", 1, second), rule("shop", "a", 0, first)]));
-    assert_eq!(in_force(&index, "client", HOST, "shop"), ["shop/a", "shop/b"]);
+    assert_eq!(active(&index, "client", HOST, "shop"), ["shop/a", "shop/b"]);
     let rules = index.traffic.destination_rules.of(HOST);
     let rule = rules.owners(&"shop".into()).expect("it exists");
     assert_eq!(rule.subsets.keys().map(|name| &**name).collect::<Vec<_>>(), ["v1", "v2"]);
@@ -188,8 +188,8 @@ fn oldest_visible_rule_applies() {
     let young = rule("shop", "young", 5, json!({"host": "web"}));
     let old = rule("shop", "old", 1, json!({"host": "web", "exportTo": ["client"]}));
     index.apply(&all(&[young, old]));
-    assert_eq!(in_force(&index, "client", HOST, "shop"), ["shop/old"]);
-    assert_eq!(in_force(&index, "other", HOST, "shop"), ["shop/young"]);
+    assert_eq!(active(&index, "client", HOST, "shop"), ["shop/old"]);
+    assert_eq!(active(&index, "other", HOST, "shop"), ["shop/young"]);
 }
 
 #[test]
@@ -237,20 +237,22 @@ fn object_that_violates_its_schema_keeps_its_last_valid_version() {
     let bad =
         rule("shop", "own", 0, json!({"host": "web", "trafficPolicy": {"tls": {"mode": "TSL"}}}));
     assert!(index.apply(&all(std::slice::from_ref(&bad))).is_none());
-    assert_eq!(in_force(&index, "client", HOST, "shop"), ["shop/own"]);
+    assert_eq!(active(&index, "client", HOST, "shop"), ["shop/own"]);
     let state = &index.reports().values().next().expect("one object").state;
     assert!(state.refused && state.is_last_good);
     assert_eq!(state.reasons[0].code.id, "STR1001");
     assert!(state.reasons[0].text.contains("TSL"), "{}", state.reasons[0]);
-    let stand_ins = index.stand_ins();
-    let [StandIn { now, good: before, .. }] = &stand_ins[..] else { panic!("{stand_ins:?}") };
+    let last_valid_objects = index.last_valid_objects();
+    let [LastValidObject { now, good: before, .. }] = &last_valid_objects[..] else {
+        panic!("{last_valid_objects:?}")
+    };
     assert!(now.to_value() == *bad && before.to_value() == *good);
     // Without a valid version, the object is treated as absent, unless it requires TLS: see the
     // test below.
     let bad = rule("shop", "own", 0, json!({"host": "web", "subsets": 1}));
     let mut fresh = TrafficIndex::new(kind_settings());
     fresh.apply(&all(&[bad]));
-    assert!(in_force(&fresh, "client", HOST, "shop").is_empty());
+    assert!(active(&fresh, "client", HOST, "shop").is_empty());
 }
 
 #[test]
@@ -283,7 +285,9 @@ fn object_with_an_error_keeps_its_last_valid_version() {
     let state = &index.reports().values().next().expect("one object").state;
     assert!(state.refused && state.is_last_good);
     assert_eq!(state.reasons[0].code.id, "STR1022");
-    let [StandIn { now, good: before, .. }] = &index.stand_ins()[..] else { panic!("one") };
+    let [LastValidObject { now, good: before, .. }] = &index.last_valid_objects()[..] else {
+        panic!("one")
+    };
     assert!(now.to_value() == *bad && before.to_value() == *good);
     // The valid version survives a restart.
     let mut restarted = TrafficIndex::new(kind_settings());
@@ -382,21 +386,21 @@ fn remembered_version_is_used_only_as_the_last_valid_version() {
     let bad = rule("shop", "own", 0, json!({"host": "web", "trafficPolicy": 1}));
     let mut index = TrafficIndex::new(kind_settings());
     index.remember(&all(&[good.clone(), gone]));
-    assert!(in_force(&index, "client", HOST, "shop").is_empty());
+    assert!(active(&index, "client", HOST, "shop").is_empty());
     // The mesh settings may change before the objects arrive.
     assert!(index.set(KindSettings { domain: "example.org".into(), ..kind_settings() }).is_none());
     assert!(index.set(kind_settings()).is_none());
     assert!(index.apply(&all(std::slice::from_ref(&bad))).is_some(), "the first time");
-    assert_eq!(in_force(&index, "client", HOST, "shop"), ["shop/own"]);
+    assert_eq!(active(&index, "client", HOST, "shop"), ["shop/own"]);
     assert!(index.reports().values().next().expect("one object").state.is_last_good);
-    let [StandIn { now, good: before, .. }] = &index.stand_ins()[..] else {
-        panic!("{:?}", index.stand_ins())
+    let [LastValidObject { now, good: before, .. }] = &index.last_valid_objects()[..] else {
+        panic!("{:?}", index.last_valid_objects())
     };
     assert!(now.to_value() == *bad && before.to_value() == *good);
     // After the first objects, remembered versions are not used any more.
     let bad = rule("shop", "gone", 0, json!({"host": "web", "subsets": 1}));
     index.apply(&all(&[bad]));
-    assert!(in_force(&index, "client", HOST, "shop").is_empty());
+    assert!(active(&index, "client", HOST, "shop").is_empty());
 }
 
 /// As in Gateways, files have absolute paths. As in Istio, a server without verification may have
@@ -456,7 +460,7 @@ fn invalid_object_that_requires_tls_makes_its_host_unreachable() {
         let (_, report) = index.reports().iter().next().expect("one object");
         let state = &report.state;
         assert!(state.refused && !state.is_last_good, "{spec}");
-        assert!(index.stand_ins().is_empty(), "it is not a valid version");
+        assert!(index.last_valid_objects().is_empty(), "it is not a valid version");
         let rules = index.traffic.destination_rules.of(HOST);
         let found = rules.owners(&"shop".into());
         let tls = found.and_then(|found| found.resolved("", 80).tls);
@@ -476,10 +480,10 @@ fn invalid_object_that_requires_tls_makes_its_host_unreachable() {
 fn changed_root_namespace_changes_the_default_rule() {
     let mut index = index();
     index.apply(&all(&[rule("base", "mesh", 0, json!({"host": "*.local"}))]));
-    assert!(in_force(&index, "client", HOST, "shop").is_empty());
+    assert!(active(&index, "client", HOST, "shop").is_empty());
     let update = index.set(KindSettings { root_namespace: "base".into(), ..kind_settings() });
     assert!(!update.expect("something").changes.hosts.is_empty());
-    assert_eq!(in_force(&index, "client", HOST, "shop"), ["base/mesh"]);
+    assert_eq!(active(&index, "client", HOST, "shop"), ["base/mesh"]);
 }
 
 #[test]
@@ -488,8 +492,8 @@ fn mesh_config_sets_the_default_export_of_rules() {
         KindSettings { destination_rules_export_to: vec![".".to_owned()], ..kind_settings() };
     let mut index = TrafficIndex::new(private);
     index.apply(&all(&[rule("shop", "own", 0, json!({"host": "web"}))]));
-    assert!(in_force(&index, "client", HOST, "shop").is_empty());
-    assert_eq!(in_force(&index, "shop", HOST, "shop"), ["shop/own"]);
+    assert!(active(&index, "client", HOST, "shop").is_empty());
+    assert_eq!(active(&index, "shop", HOST, "shop"), ["shop/own"]);
     assert_eq!(
         ExportTo::Public,
         crate::traffic::object::export_to(&["*".into()], &[], &"a".into())

@@ -47,8 +47,8 @@ fn longest_path_takes_precedence_then_exact_then_the_oldest() {
     let news = objects.take_news();
     let reported: Vec<_> =
         news.iter().map(|(meta, reason)| (meta.name.as_ref(), reason.to_string())).collect();
-    let [(whose, text)] = &reported[..] else { panic!("{reported:?}") };
-    assert_eq!(*whose, "y");
+    let [(object, text)] = &reported[..] else { panic!("{reported:?}") };
+    assert_eq!(*object, "y");
     assert!(text.starts_with("STR1068: spec.rules[0].http.paths[0]: "), "{text}");
     assert!(text.contains("Ingress a/o"), "{text}");
 }

@@ -114,7 +114,7 @@ type Obstacle = (&'static str, String);
 
 impl RawClientTls {
     pub(super) fn read(self, path: &str, scope: RuleScope, reasons: &mut Vec<Reason>) -> ClientTls {
-        self.made(path, scope, reasons).unwrap_or_else(|(field, fact)| {
+        self.build(path, scope, reasons).unwrap_or_else(|(field, fact)| {
             let text =
                 format!("{fact}; clients cannot connect (there is no fallback to plaintext)");
             reasons.push(Reason::lost(&codes::TRAFFIC_TLS, format!("{path}.{field}"), text));
@@ -122,7 +122,7 @@ impl RawClientTls {
         })
     }
 
-    fn made(
+    fn build(
         self,
         path: &str,
         scope: RuleScope,

@@ -77,7 +77,7 @@ impl Edited {
 
     /// Returns the subsets for clients of a namespace. Retained ones have the suffix `*`.
     fn subsets_in(&self, namespace: &str) -> Vec<String> {
-        let traffic = self.retained.in_force("cluster.local");
+        let traffic = self.retained.active("cluster.local");
         let rules = traffic.destination_rules.of(HOST);
         let namespace = &namespace.into();
         let client = RuleClient { namespace, selection: &Selection::default() };
@@ -275,9 +275,9 @@ fn subsets_of_a_deleted_rule_keep_its_policy() {
     mesh.lead("web", "v2");
     let policy = json!({ "trafficPolicy": { "tls": { "mode": "SIMPLE" } } });
     mesh.rule("web", "web", &["v1", "v2"], policy);
-    let before = mesh.retained.in_force("cluster.local").destination_rules.clone();
+    let before = mesh.retained.active("cluster.local").destination_rules.clone();
     mesh.edit("DestinationRule", "web", None);
-    let traffic = mesh.retained.in_force("cluster.local");
+    let traffic = mesh.retained.active("cluster.local");
     assert_eq!(mesh.subsets(), ["v2*"]);
     let resolved = [&before, &traffic.destination_rules].map(|rules| {
         let rules = rules.of(HOST);
@@ -288,7 +288,7 @@ fn subsets_of_a_deleted_rule_keep_its_policy() {
     // The next rule replaces it, with its own policy.
     mesh.rule("next", "web", &["v1"], nothing());
     assert_eq!(mesh.subsets(), ["v1", "v2*"]);
-    let rules = mesh.retained.in_force("cluster.local").destination_rules.of(HOST);
+    let rules = mesh.retained.active("cluster.local").destination_rules.of(HOST);
     let rule = rules.owners(&"shop".into()).expect("it exists").clone();
     assert_eq!(rule.resolved("v2", 80).tls, None);
 }
@@ -327,15 +327,15 @@ fn retained_subset_is_counted_like_a_defined_one() {
         let mut mesh = Edited::new();
         mesh.lead("web", "v2");
         mesh.rule("web", "web", &["v2"], more.clone());
-        let before = mesh.retained.in_force("cluster.local");
+        let before = mesh.retained.active("cluster.local");
         mesh.edit("DestinationRule", "web", None);
-        let now = mesh.retained.in_force("cluster.local");
+        let now = mesh.retained.active("cluster.local");
         let counters =
             |traffic: &Traffic| (traffic.is_by_namespace(HOST), traffic.concerns(&"client".into()));
         assert_eq!(counters(&before), counters(&now), "{more}");
         mesh.retained.expire(Instant::now());
         mesh.retained.expire(Instant::now() + KEPT_FOR);
-        assert_eq!(counters(&mesh.retained.in_force("cluster.local")), (false, false), "{more}");
+        assert_eq!(counters(&mesh.retained.active("cluster.local")), (false, false), "{more}");
     }
 }
 

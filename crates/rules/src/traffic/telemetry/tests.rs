@@ -11,7 +11,7 @@ fn read(namespace: &str, name: &str, spec: Value) -> (Telemetry, Vec<Reason>) {
 }
 
 /// Returns the active Telemetries, and the selection of a pod of `shop` with the label `app`.
-fn in_force(objects: &[(&str, Value)], app: &str) -> (Telemetries, Selection) {
+fn active(objects: &[(&str, Value)], app: &str) -> (Telemetries, Selection) {
     let (mut all, mut selectors) = (Telemetries::default(), Selectors::default());
     let (mut changes, root) = (TrafficChanges::default(), "root".into());
     for (at, (namespace, spec)) in objects.iter().enumerate() {
@@ -31,7 +31,7 @@ fn in_force(objects: &[(&str, Value)], app: &str) -> (Telemetries, Selection) {
 /// Returns the logs of a pod of `shop` with the label `app`.
 fn written(mesh: &str, objects: &[(&str, Value)], app: &str, end: CallEnd) -> Vec<String> {
     let mesh = MeshConfig::parse(mesh, &Defaults::default()).expect("a mesh config");
-    let ((all, selection), namespace) = (in_force(objects, app), "shop".into());
+    let ((all, selection), namespace) = (active(objects, app), "shop".into());
     let logs = all.logs(&mesh, (&namespace, &selection), end);
     let shown = |entry: WrittenLog| match entry.filter {
         Some(filter) => format!("{} where {filter}", entry.log.path),
@@ -163,7 +163,7 @@ fn misspelt_attribute_of_a_filter_is_reported() {
 fn most_specific_level_decides_about_each_tracing_field() {
     let mesh = |text: &str| MeshConfig::parse(text, &Defaults::default()).expect("a mesh config");
     let traced = |text: &str, objects: &[(&str, Value)], end| {
-        let (all, selection) = in_force(objects, "web");
+        let (all, selection) = active(objects, "web");
         let choice = all.tracing(&mesh(text), (&"shop".into(), &selection), end)?;
         let tags: Vec<String> = choice.tags.iter().map(|tag| tag.name.to_string()).collect();
         Some((choice.provider.to_string(), choice.sampled_per_million, tags))
@@ -241,7 +241,7 @@ fn invalid_tracing_settings_are_left_out_and_reported() {
 
 /// Returns the changes to the metrics of a pod of `shop` with the label `app`.
 fn changed(objects: &[(&str, Value)], app: &str, end: CallEnd) -> MetricsChoice {
-    let ((all, selection), namespace) = (in_force(objects, app), "shop".into());
+    let ((all, selection), namespace) = (active(objects, app), "shop".into());
     all.metrics((&namespace, &selection), end)
 }
 

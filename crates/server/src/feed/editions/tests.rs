@@ -53,8 +53,8 @@ fn edition_exists_while_policy_names_its_cluster_and_an_object_applies() {
     let mut editions = FeedOverrides::new(Arc::clone(&heads));
     let (east, none) = (policy("trafficFrom: [east]"), policy(""));
     let mut index = shared(&["db"]);
-    assert!(editions.hear(&update("east", 1, ShardChange::Reset(contents(&["web"])))));
-    assert!(editions.hear(&update("west", 1, ShardChange::Reset(contents(&["web"])))));
+    assert!(editions.apply(&update("east", 1, ShardChange::Reset(contents(&["web"])))));
+    assert!(editions.apply(&update("west", 1, ShardChange::Reset(contents(&["web"])))));
     assert!(
         words(&editions.refresh(&none, &index)).is_empty(),
         "the policy does not name the cluster"
@@ -62,7 +62,7 @@ fn edition_exists_while_policy_names_its_cluster_and_an_object_applies() {
     assert_eq!(words(&editions.refresh(&east, &index)), ["east begins"]);
     assert!(heads.has_edition(&"east".into()) && !heads.has_edition(&"west".into()));
     assert!(words(&editions.refresh(&east, &index)).is_empty(), "nothing differs");
-    editions.hear(&update("east", 1, ShardChange::Update(contents(&["web", "cart"]))));
+    editions.apply(&update("east", 1, ShardChange::Update(contents(&["web", "cart"]))));
     assert_eq!(words(&editions.refresh(&east, &index)), ["east changes"]);
     // Shared objects change the edition too, and replace its objects of the same name.
     index.apply(&objects(&["db", "cache"]));
@@ -78,22 +78,22 @@ fn edition_exists_while_policy_names_its_cluster_and_an_object_applies() {
     assert_eq!(words(&editions.refresh(&none, &index)), ["east ends"]);
     assert!(!heads.has_edition(&"east".into()) && editions.reports(&none).is_empty());
     assert_eq!(words(&editions.refresh(&east, &index)), ["east begins"]);
-    assert!(editions.hear(&update("east", 1, ShardChange::Removed)));
+    assert!(editions.apply(&update("east", 1, ShardChange::Removed)));
     assert_eq!(words(&editions.refresh(&east, &index)), ["east ends"]);
 }
 
 #[test]
 fn update_of_an_earlier_run_or_of_no_cluster_has_no_effect() {
     let mut editions = FeedOverrides::new(Arc::default());
-    assert!(editions.hear(&update("east", 2, ShardChange::Reset(contents(&["web"])))));
-    assert!(!editions.hear(&update("east", 1, ShardChange::Reset(contents(&["old"])))));
-    assert!(!editions.hear(&update("east", 1, ShardChange::Update(contents(&["old"])))));
-    assert!(!editions.hear(&update("east", 2, ShardChange::Update(Contents::default()))));
-    assert!(!editions.hear(&update("north", 2, ShardChange::Update(contents(&["web"])))));
+    assert!(editions.apply(&update("east", 2, ShardChange::Reset(contents(&["web"])))));
+    assert!(!editions.apply(&update("east", 1, ShardChange::Reset(contents(&["old"])))));
+    assert!(!editions.apply(&update("east", 1, ShardChange::Update(contents(&["old"])))));
+    assert!(!editions.apply(&update("east", 2, ShardChange::Update(Contents::default()))));
+    assert!(!editions.apply(&update("north", 2, ShardChange::Update(contents(&["web"])))));
     let entries = RegistryUpdate {
         shard: ShardKey::service_entries(),
         ..update("", 9, ShardChange::Reset(contents(&["web"])))
     };
-    assert!(!editions.hear(&entries));
-    assert!(editions.hear(&update("east", 3, ShardChange::Reset(Contents::default()))));
+    assert!(!editions.apply(&entries));
+    assert!(editions.apply(&update("east", 3, ShardChange::Reset(Contents::default()))));
 }

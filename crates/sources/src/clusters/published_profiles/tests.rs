@@ -152,7 +152,7 @@ async fn members_are_published_and_follow_their_state() {
 
 #[tokio::test]
 async fn profile_of_another_manager_is_never_changed() {
-    let publishing = Publishing::start(WriterRole::Waits).await;
+    let publishing = Publishing::start(WriterRole::Standby).await;
     let foreign = json!({
         "apiVersion": API, "kind": "ClusterProfile",
         "metadata": { "namespace": "fleet", "name": "east" },

@@ -179,7 +179,7 @@ async fn follow_traffic_policy(
 ) -> Infallible {
     loop {
         let now = policy.borrow_and_update().applies_traffic_from(&id);
-        wanted.send_if_modified(|current| std::mem::replace(current, now) != now);
+        publish_change(&wanted, now);
         if policy.changed().await.is_err() {
             return std::future::pending().await;
         }

@@ -11,6 +11,7 @@ use crate::clusters::status::{
     CredentialKind, CredentialStatus, DIRECT, InventoryStatus, RELAY, SYSTEM_SOURCE, outdated,
 };
 use crate::lifetime::Lifetime;
+use strait_base::latest::publish_change;
 
 impl Reconciler {
     /// Publishes the status of these members after they were checked.
@@ -38,13 +39,13 @@ impl Reconciler {
             let known_entry =
                 |(id, shown): (&ClusterId, &MemberView)| (id.clone(), shown.known.clone());
             let clusters = self.shown.iter().map(known_entry).collect();
-            publish(&self.context.known, Arc::new(KnownClusters { clusters }));
+            publish_change(&self.context.known, Arc::new(KnownClusters { clusters }));
         }
         if status_changed {
             let members = self.shown.values().map(|shown| &shown.status);
             let mut statuses: Vec<_> = members.chain(&self.idle).cloned().collect();
             statuses.sort_by(|a, b| order(a).cmp(&order(b)));
-            publish(&self.context.statuses, Arc::new(statuses));
+            publish_change(&self.context.statuses, Arc::new(statuses));
         }
         self.publish_clients(ids);
         let awaited = self.shown.iter().filter(|(_, shown)| shown.is_awaited);
@@ -55,7 +56,7 @@ impl Reconciler {
             (true, false) => MembersSettled::Waiting(awaited),
             (true, true) => MembersSettled::All,
         };
-        publish(&self.context.settled, settled);
+        publish_change(&self.context.settled, settled);
     }
 
     /// Publishes the members that may have relays. A Secret that became invalid keeps the relays of its member, unless the
@@ -75,7 +76,7 @@ impl Reconciler {
             Some((id.clone(), member.or_else(|| before.get(id).cloned())?))
         };
         let members = self.running.clusters.iter().filter_map(relayed).collect();
-        publish(&self.context.relayed, Some(Arc::new(members)));
+        publish_change(&self.context.relayed, Some(Arc::new(members)));
     }
 
     /// Publishes the clients of these members, and removes the clients of former members.
@@ -422,16 +423,6 @@ fn delays_readiness(state: ClusterState) -> bool {
             | ClusterState::Conflict
             | ClusterState::Paused
     )
-}
-
-fn publish<T: PartialEq>(to: &watch::Sender<T>, value: T) {
-    to.send_if_modified(|current| {
-        let modified = *current != value;
-        if modified {
-            *current = value;
-        }
-        modified
-    });
 }
 
 /// Returns how an API server is reached.

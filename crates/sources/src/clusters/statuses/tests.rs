@@ -155,7 +155,7 @@ async fn istio_objects_are_found_in_any_version_of_the_server() {
 #[tokio::test]
 async fn one_of_several_control_planes_writes() {
     let written = Written::start(&["a"], None).await;
-    written.role.send_replace(WriterRole::Waits);
+    written.role.send_replace(WriterRole::Standby);
     written.wanted.send_replace(Arc::new(vec![written.wanted_status("a", "Accepted")]));
     sleep(SOME_PACES).await;
     assert_eq!(written.patches(), 0);

@@ -19,7 +19,7 @@ use super::client::{ConsulClient, ConsulResponse, Query, escape};
 use super::cursor::QueryCursor;
 use super::index::{CatalogOutcome, ConsulIndex};
 use strait_base::codes::{self, Code};
-use strait_base::mass_deletion::ASK_AGAIN;
+use strait_base::mass_deletion::CONFIRM_AFTER;
 use strait_base::source_status::{SourceFacts, SourceStatusTable};
 use strait_kube_client::{ApiError, Backoff};
 use strait_model::Hostname;
@@ -238,7 +238,7 @@ impl DatacentreRun<'_> {
     fn report(&mut self, source_statuses: &SourceStatusTable) {
         (self.facts.services, self.facts.endpoints) = self.index.counts();
         self.facts.warnings = self.index.warnings();
-        self.facts.doubts = self.index.doubts();
+        self.facts.doubts = self.index.unconfirmed_lists();
         source_statuses.report(&self.name, &self.facts);
     }
 }
@@ -362,7 +362,7 @@ impl Readers {
             if doubted {
                 cursor.forget();
             }
-            tokio::time::sleep(if doubted { ASK_AGAIN } else { rest }).await;
+            tokio::time::sleep(if doubted { CONFIRM_AFTER } else { rest }).await;
         }
     }
 }

@@ -115,11 +115,11 @@ impl ConsulIndex {
         }
         let found = names.iter().filter(|name| self.services.contains_key(*name)).count();
         if !self.guard.admits(QuerySubject::Catalogue, self.services.len(), found, now) {
-            let mut doubts = self.guard.waiting();
-            let doubt = doubts.find_map(|(subject, doubt)| {
-                (*subject == QuerySubject::Catalogue).then_some(doubt)
+            let mut unconfirmed_lists = self.guard.waiting();
+            let unconfirmed = unconfirmed_lists.find_map(|(subject, unconfirmed)| {
+                (*subject == QuerySubject::Catalogue).then_some(unconfirmed)
             });
-            let fact = doubt.map_or_else(String::new, ToString::to_string);
+            let fact = unconfirmed.map_or_else(String::new, ToString::to_string);
             return CatalogOutcome::Doubtful(format!("the catalogue {fact}"));
         }
         self.listed = true;
@@ -250,7 +250,7 @@ impl ConsulIndex {
     }
 
     /// Returns the number of doubtful responses so far.
-    pub(super) fn doubts(&self) -> u64 {
+    pub(super) fn unconfirmed_lists(&self) -> u64 {
         self.guard.doubted()
     }
 

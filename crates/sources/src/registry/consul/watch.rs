@@ -170,7 +170,7 @@ impl Consul {
             let now = SystemTime::now();
             let rest = match listed {
                 Ok(DatacentreList { client, ca: ca_now, names }) => {
-                    facts.heard(now);
+                    facts.responded(now);
                     facts.synced = true;
                     let Changed { mut come, gone } = datacentres.apply(names);
                     if ca.replace(ca_now.clone()) != Some(ca_now) {

@@ -167,7 +167,11 @@ impl KubeIndex {
     pub(super) fn contents_but(
         &mut self,
         touched: &IndexChanges,
-        mut waits: impl FnMut(&NamespacedName, Option<&ServiceRecord>, Option<&ServiceRecord>) -> bool,
+        mut must_wait: impl FnMut(
+            &NamespacedName,
+            Option<&ServiceRecord>,
+            Option<&ServiceRecord>,
+        ) -> bool,
     ) -> Option<Contents> {
         let mut contents = Contents::default();
         let mut facts_changed = touched.facts;
@@ -175,7 +179,7 @@ impl KubeIndex {
             let belongs = self.chosen.admits(self.namespaces.get(&key.namespace));
             let sent = self.last_sent.services.get(key);
             let record = if belongs { self.record(key, sent) } else { None };
-            if waits(key, sent, record.as_ref()) {
+            if must_wait(key, sent, record.as_ref()) {
                 continue;
             }
             let is_unserved =

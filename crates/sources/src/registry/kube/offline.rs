@@ -49,7 +49,7 @@ impl Offline {
     }
 
     /// Replaces the endpoint metadata.
-    pub fn telling(self, metadata: EndpointMetadata) -> Self {
+    pub fn with_metadata(self, metadata: EndpointMetadata) -> Self {
         Self::with(self.piece, metadata)
     }
 

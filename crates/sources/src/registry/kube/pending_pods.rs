@@ -24,7 +24,7 @@ pub(super) struct PendingPods(BTreeMap<NamespacedName, Instant>);
 impl PendingPods {
     /// Whether a service must wait: it would be sent with additional endpoints whose pods are
     /// unknown.
-    pub(super) fn waits(
+    pub(super) fn must_wait(
         &mut self,
         key: &NamespacedName,
         sent: Option<&ServiceRecord>,
@@ -32,14 +32,14 @@ impl PendingPods {
     ) -> bool {
         let worse = matches!((sent, next), (Some(sent), Some(next))
             if without_pod(&next.endpoints) > without_pod(&sent.endpoints));
-        let waits = worse && {
+        let must_wait = worse && {
             let now = Instant::now();
             now < *self.0.entry(key.clone()).or_insert(now) + LONGEST
         };
-        if !waits && !self.0.is_empty() {
+        if !must_wait && !self.0.is_empty() {
             self.0.remove(key);
         }
-        waits
+        must_wait
     }
 
     /// Whether no service is waiting.

@@ -26,6 +26,7 @@ use self::judge::{KEY, RootsContent, RootsMap, WRITTEN, classify, digest};
 pub use self::state::RootsStatus;
 pub(super) use self::state::Writable;
 use self::state::{ClassifiedMap, MapEvent, NamespaceName, RootsState, TrustBundleState};
+use strait_base::latest::publish_change;
 use strait_kube_client::{
     ApiClient, ApiError, Form, Identity, ListSelection, Meta, NamespacedName, ObjectKind,
     ReadLimits, null_as_default,
@@ -173,7 +174,7 @@ impl Publisher<'_> {
                 }
             });
             let pending = match *self.role.borrow_and_update() {
-                WriterRole::Waits => Vec::new(),
+                WriterRole::Standby => Vec::new(),
                 WriterRole::Creates | WriterRole::Writes => self.state.pending_writes(now),
             };
             tokio::select! {
@@ -208,13 +209,7 @@ impl Publisher<'_> {
     fn show(&self, now: Instant) {
         let trust_bundle = *self.trust_bundle.borrow();
         let new = Some(RootsStatus { trust_bundle, ..self.state.status(now) });
-        self.status.send_if_modified(|current| {
-            let differs = *current != new;
-            if differs {
-                *current = new;
-            }
-            differs
-        });
+        publish_change(self.status, new);
     }
 
     /// Writes the pending ConfigMaps. Returns the pause after them.
@@ -224,7 +219,7 @@ impl Publisher<'_> {
             let permit = WRITES.acquire().await;
             // The role may have changed since the first write.
             let role = *self.role.borrow();
-            if role == WriterRole::Waits {
+            if role == WriterRole::Standby {
                 break;
             }
             let result = write(self.client, &namespace, map, &self.bundle, role).await;

@@ -33,6 +33,7 @@ use super::{
     ApiContact, ClusterClaims, ObjectCounts, OwnMesh, RunConfig, RunStatus, own_mesh, shared_kinds,
 };
 use strait_base::codes;
+use strait_base::latest::publish_change;
 use strait_base::mass_deletion::MassDeletionGuard;
 use strait_kube_client::{
     AccessError, ApiClient, ApiError, ClusterIdentityCheck, Keyed as _, ListSelection,
@@ -418,7 +419,7 @@ impl ClusterInputState {
         let touched = self.index.note_traffic(traffic);
         if !touched.is_empty() {
             // They may belong to another cluster.
-            self.identity_check.doubt();
+            self.identity_check.request_check();
             self.memory.set_weighed(self.index.weight());
             self.client.account().set_stored(self.memory.bytes());
         }
@@ -433,13 +434,7 @@ impl ClusterInputState {
         }
         self.writable_stale = false;
         let new: BTreeSet<_> = self.index.writable_namespaces().cloned().collect();
-        self.writable.send_if_modified(|current| {
-            let differs = current.as_deref() != Some(&new);
-            if differs {
-                *current = Some(Arc::new(new));
-            }
-            differs
-        });
+        publish_change(&self.writable, Some(Arc::new(new)));
     }
 
     /// Sets the namespaces that belong to the mesh and the services that are global. Returns whether
@@ -520,9 +515,9 @@ impl ClusterInputState {
             _ => self.contacts.answered(ReaderId::Kind(T::KIND)),
         }
         match &event {
-            WatchEvent::Answered => self.identity_check.doubt(),
+            WatchEvent::Answered => self.identity_check.request_check(),
             WatchEvent::Restarted { objects, .. } => {
-                self.identity_check.doubt();
+                self.identity_check.request_check();
                 if !self.admits(T::KIND, objects.count()) {
                     return self.note_contact();
                 }
@@ -615,10 +610,10 @@ impl ClusterInputState {
         let pending = std::mem::take(&mut self.pending);
         self.write_back.note();
         if self.status.synced {
-            let waits = |key: &NamespacedName, sent: Option<&_>, next: Option<&_>| {
-                self.pending_pods.waits(key, sent, next)
+            let must_wait = |key: &NamespacedName, sent: Option<&_>, next: Option<&_>| {
+                self.pending_pods.must_wait(key, sent, next)
             };
-            let contents = self.index.contents_but(&pending, waits);
+            let contents = self.index.contents_but(&pending, must_wait);
             // If services wait for pods, the causes are reported when these are sent.
             if contents.is_none() && self.pending_pods.is_empty() {
                 self.causes = Causes::default();

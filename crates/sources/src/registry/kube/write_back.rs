@@ -22,6 +22,7 @@ use super::imports::{ImportWrite, import_status};
 use super::index::{KubeIndex, namespaced_name, workload_key};
 use super::mcs::{GROUP, is_reserved};
 use super::mcs_form::ExportCondition;
+use strait_base::latest::publish_change;
 use strait_base::time::rfc3339_seconds;
 use strait_kube_client::{ApiClient, ApiError, NamespacedName, Patch};
 use strait_model::{ClusterId, Resolution, SharedService, SharedServices, WorkloadKey, WriterRole};
@@ -400,13 +401,7 @@ impl WriteBackState {
         }
         self.unsupported.retain(|_, since| now.duration_since(*since) < REST);
         self.report.unsupported = self.unsupported.keys().cloned().collect();
-        to.send_if_modified(|current| {
-            let differs = *current != self.report;
-            if differs {
-                current.clone_from(&self.report);
-            }
-            differs
-        });
+        publish_change(to, self.report.clone());
     }
 
     /// Records the result of a write. Returns whether it failed for a transient reason that affects

@@ -13,6 +13,7 @@ use super::mcs::GROUP;
 use super::write_back::{DesiredObject, WriteReport};
 use super::{ImportState, ImportStep, ImportsStatus};
 use strait_base::codes;
+use strait_base::latest::publish_change;
 use strait_base::task::until;
 use strait_base::time::pace;
 use strait_kube_client::NamespacedName;
@@ -147,11 +148,7 @@ impl WriteBack {
             let fact = "its relay forwards no writes of imports".to_owned();
             status.stopped = Some((&codes::IMPORT_RELAYED, fact));
         }
-        self.desired.send_if_modified(|current| {
-            let differ = *current != desired;
-            *current = desired;
-            differ
-        });
+        publish_change(&self.desired, desired);
         self.next = now + pace(now.elapsed(), PACES);
         Arc::new(status)
     }

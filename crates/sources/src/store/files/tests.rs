@@ -2,7 +2,7 @@ use notify::Watcher as _;
 
 use super::*;
 use crate::store::ObjectName;
-use strait_base::mass_deletion::ASK_AGAIN;
+use strait_base::mass_deletion::CONFIRM_AFTER;
 use strait_model::ObjectJson;
 
 /// A directory, and the objects read from it.
@@ -44,7 +44,7 @@ impl Fixture {
 
     /// Scans long after the last scan.
     fn look_later(&mut self) -> bool {
-        self.look_as_of(Instant::now() + ASK_AGAIN)
+        self.look_as_of(Instant::now() + CONFIRM_AFTER)
     }
 
     fn look_as_of(&mut self, now: Instant) -> bool {

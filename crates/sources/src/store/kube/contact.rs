@@ -45,7 +45,7 @@ fn note_contact(facts: &watch::Sender<SourceFacts>, is_fixed: impl Fn(&Code) -> 
     facts.send_if_modified(|facts| match facts.trouble.as_ref().map(|trouble| trouble.code) {
         Some(code) if !is_fixed(code) => false,
         trouble => {
-            facts.heard(SystemTime::now());
+            facts.responded(SystemTime::now());
             trouble.is_some()
         }
     });

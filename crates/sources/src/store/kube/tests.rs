@@ -1,7 +1,7 @@
 //! Tests of the effects of the config cluster's responses on the known objects.
 
 use super::*;
-use strait_base::mass_deletion::ASK_AGAIN;
+use strait_base::mass_deletion::CONFIRM_AFTER;
 use strait_kube_client::NamespacedName;
 
 fn secret(name: &str, data: &str) -> ReadObject {
@@ -52,7 +52,7 @@ impl StoreIndex {
     /// Applies a list, and the same again after the confirmation interval.
     fn apply_twice(&mut self, input: impl Fn() -> StoreInput) -> Option<Objects> {
         self.apply(input(), Instant::now());
-        self.apply(input(), Instant::now() + ASK_AGAIN)
+        self.apply(input(), Instant::now() + CONFIRM_AFTER)
     }
 }
 
@@ -274,7 +274,7 @@ fn empty_list_of_any_kind_applies_only_after_confirmation() {
         assert!(found.warnings.iter().all(|one| one.text.starts_with("STR0606: its list has 0")));
     }
     // One was correct, the others were not.
-    let later = start + ASK_AGAIN;
+    let later = start + CONFIRM_AFTER;
     index.apply(listed(StoreReader::ConfigMap, vec![config_map("strait")]), later);
     index.apply(listed(StoreReader::Namespaces, vec![]), later);
     index.apply(listed(services(), vec![entry("x")]), later);
@@ -312,8 +312,8 @@ fn list_without_most_restrictive_policies_is_requested_again() {
     };
     let kind = kinds::ALL.iter().find(|kind| kind.kind == "AuthorizationPolicy").expect("a row");
     let reader = StoreReader::Config(kind);
-    let list = |denying, asking| {
-        let all = [named("DENY", denying), named("CUSTOM", asking), named("ALLOW", 60)];
+    let list = |denying, custom| {
+        let all = [named("DENY", denying), named("CUSTOM", custom), named("ALLOW", 60)];
         listed(reader, all.into_iter().flatten().collect())
     };
     let (mut index, _) = read(vec![]);
@@ -330,14 +330,16 @@ fn list_without_most_restrictive_policies_is_requested_again() {
     );
     assert_eq!(index.take_kinds_to_list().collect::<Vec<_>>(), ["authorizationpolicies"]);
     // That was a fault; an intended deletion is confirmed by a second list.
-    let found = index.apply(list(38, 1), start + ASK_AGAIN).expect("everything has been read");
+    let found = index.apply(list(38, 1), start + CONFIRM_AFTER).expect("everything has been read");
     assert_eq!((found.others.len(), found.warnings.len()), (99, 0));
-    index.apply(list(0, 0), start + ASK_AGAIN);
-    let found = index.apply(list(0, 0), start + 2 * ASK_AGAIN).expect("everything has been read");
+    index.apply(list(0, 0), start + CONFIRM_AFTER);
+    let found =
+        index.apply(list(0, 0), start + 2 * CONFIRM_AFTER).expect("everything has been read");
     assert_eq!((found.others.len(), found.warnings.len()), (60, 0));
     // The loss of a single object is a deletion.
-    index.apply(list(1, 0), start + 2 * ASK_AGAIN);
-    let found = index.apply(list(0, 0), start + 2 * ASK_AGAIN).expect("everything has been read");
+    index.apply(list(1, 0), start + 2 * CONFIRM_AFTER);
+    let found =
+        index.apply(list(0, 0), start + 2 * CONFIRM_AFTER).expect("everything has been read");
     assert_eq!((found.others.len(), found.warnings.len()), (60, 0));
 }
 
@@ -364,7 +366,7 @@ fn first_list_is_compared_with_remembered_objects() {
     assert_eq!(apply_list(StoreReader::IstioSecrets, vec![secret("a", "{}")], start), None);
     assert_eq!(apply_list(StoreReader::Secrets, vec![], start), None);
     // The reader that lists again first cannot answer for the other.
-    let later = start + ASK_AGAIN;
+    let later = start + CONFIRM_AFTER;
     assert_eq!(apply_list(StoreReader::Secrets, vec![], later), None);
     let both = || vec![secret("a", "{}"), secret("b", "{}")];
     let found = apply_list(StoreReader::IstioSecrets, both(), later).expect("most of them exist");

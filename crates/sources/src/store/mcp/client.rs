@@ -19,7 +19,7 @@ use super::state::{McpOutcome, McpState};
 use super::{McpNode, McpServer, McpTls};
 use crate::store::combined::StoreReporter;
 use strait_base::codes::{self, Code};
-use strait_base::mass_deletion::ASK_AGAIN;
+use strait_base::mass_deletion::CONFIRM_AFTER;
 use strait_base::source_status::SourceFacts;
 use strait_kube_client::{ApiError, Backoff, one_line, tcp_to_named};
 use strait_model::Collection;
@@ -72,10 +72,10 @@ pub(in crate::store) async fn run(server: McpServer, line: StoreReporter, rememb
         facts.failed(SystemTime::now(), ended.fact, ended.code);
         line.report(&facts);
         failures.record_duration(began.elapsed());
-        let doubts = state.doubts();
+        let doubts = state.unconfirmed_lists();
         let pause = match std::mem::replace(&mut facts.doubts, doubts) == doubts {
             true => failures.pause(rand::random()),
-            false => ASK_AGAIN,
+            false => CONFIRM_AFTER,
         };
         tokio::time::sleep(pause).await;
     }
@@ -138,7 +138,7 @@ async fn stream(
             if facts.trouble.is_some() {
                 info!(server = server.address, "the stream is back");
             }
-            facts.heard(SystemTime::now());
+            facts.responded(SystemTime::now());
             if let Some(refused) = &request.error_detail {
                 let code = &codes::MCP_ODD;
                 warn!(server = server.address, reason = refused.message, %code, next = code.next, "invalid objects are rejected");

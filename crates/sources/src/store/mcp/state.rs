@@ -124,7 +124,7 @@ impl McpState {
     }
 
     /// Returns the number of doubtful responses.
-    pub(super) fn doubts(&self) -> u64 {
+    pub(super) fn unconfirmed_lists(&self) -> u64 {
         self.guard.doubted()
     }
 
@@ -172,17 +172,18 @@ impl McpState {
                     .of_several(),
             ];
             if !self.guard.admits_all(parts, now) {
-                let doubts = self.guard.waiting().filter(|((one, _), _)| *one == requested);
-                let doubts: Vec<_> = doubts
-                    .map(|((one, objects), doubt)| match objects {
-                        AnsweredObjects::All => format!("its list of {} {doubt}", one.url()),
+                let unconfirmed_lists =
+                    self.guard.waiting().filter(|((one, _), _)| *one == requested);
+                let unconfirmed_lists: Vec<_> = unconfirmed_lists
+                    .map(|((one, objects), unconfirmed)| match objects {
+                        AnsweredObjects::All => format!("its list of {} {unconfirmed}", one.url()),
                         AnsweredObjects::Restricting => format!(
-                            "for policies that restrict access, its list of {} {doubt}",
+                            "for policies that restrict access, its list of {} {unconfirmed}",
                             one.url()
                         ),
                     })
                     .collect();
-                return McpOutcome::Doubtful(doubts.join("; "));
+                return McpOutcome::Doubtful(unconfirmed_lists.join("; "));
             }
             collection.objects = objects;
         }
@@ -273,7 +274,7 @@ mod tests {
 
     use super::super::client::REQUESTS;
     use super::*;
-    use strait_base::mass_deletion::ASK_AGAIN;
+    use strait_base::mass_deletion::CONFIRM_AFTER;
     use strait_proto::envoy::google::protobuf::Any;
     use strait_proto::istio::mcp::{Metadata, Resource};
     use strait_proto::istio::networking::{ServiceEntry, ServicePort, WorkloadEntry};
@@ -469,7 +470,7 @@ mod tests {
         assert_eq!(fact, text);
         assert_eq!(state.objects().len(), 11);
         state.begin();
-        assert!(matches!(state.answer(&answer(&[]), start + ASK_AGAIN), McpOutcome::Yes(_)));
+        assert!(matches!(state.answer(&answer(&[]), start + CONFIRM_AFTER), McpOutcome::Yes(_)));
         assert_eq!(state.objects().len(), 9);
         // The loss of a single one is a deletion.
         state.take(&answer(&["shop/deny-a"]));
@@ -497,7 +498,7 @@ mod tests {
         assert_eq!(hosts(&state), ["a.example"]);
         assert!(matches!(state.answer(&empty, start), McpOutcome::Doubtful(_)));
         state.begin();
-        assert!(matches!(state.answer(&empty, start + ASK_AGAIN), McpOutcome::Yes(_)));
-        assert_eq!((hosts(&state).len(), state.doubts()), (0, 2));
+        assert!(matches!(state.answer(&empty, start + CONFIRM_AFTER), McpOutcome::Yes(_)));
+        assert_eq!((hosts(&state).len(), state.unconfirmed_lists()), (0, 2));
     }
 }

@@ -98,11 +98,11 @@ async fn source_keeps_its_secrets_while_it_is_unknown_which_cluster_responds() {
     hub.fault(Fault::Forbidden { resource: "namespaces".to_owned() });
     hub.stop().await;
     hub.restart().await;
-    let says =
+    let is_reported =
         |problems: &Vec<String>| problems.iter().any(|one| one.contains("cannot read the UID"));
-    let said = tokio::time::timeout(LIMIT, joined.problems.wait_for(says)).await;
-    let said = said.expect("the problem is shown").expect("the task runs").join(" ");
-    assert!(said.contains("STR0231") && said.contains("which was "), "{said}");
+    let text = tokio::time::timeout(LIMIT, joined.problems.wait_for(is_reported)).await;
+    let text = text.expect("the problem is shown").expect("the task runs").join(" ");
+    assert!(text.contains("STR0231") && text.contains("which was "), "{text}");
     hub.store().delete("Secret", "capi", "east").expect("it exists");
     hub.store().apply(secret("capi", "west", "prod")).expect("applied");
     tokio::time::sleep(2 * AGAIN_PAUSE).await;

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use super::fake::{FakeConsul, Fault, instance};
 use crate::registry::consul::{ConsulConfig, start};
-use strait_base::mass_deletion::ASK_AGAIN;
+use strait_base::mass_deletion::CONFIRM_AFTER;
 use strait_base::source_status::{SourceFacts, SourceStatusMap, SourceStatusTable};
 use strait_base::task::Supervisor;
 use strait_model::registry::{RegistryUpdate, ServiceRecord, ShardChange};
@@ -248,7 +248,7 @@ async fn empty_catalogue_is_accepted_after_confirmation() {
     rig.until("web.service.consul", None).await;
     // Two responses, some seconds apart; that the service itself has no instances does not shorten
     // this.
-    assert!(emptied.elapsed() >= ASK_AGAIN, "{:?}", emptied.elapsed());
+    assert!(emptied.elapsed() >= CONFIRM_AFTER, "{:?}", emptied.elapsed());
     rig.until_board("consul/dc1", |facts| facts.trouble.is_none()).await;
     rig.tasks.shut_down(LIMIT).await;
 }

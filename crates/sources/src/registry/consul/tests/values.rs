@@ -10,7 +10,7 @@ use crate::registry::consul::catalog::{self, Instances};
 use crate::registry::consul::convert::{self, Converted};
 use crate::registry::consul::index::{CatalogOutcome, ConsulIndex};
 use crate::registry::consul::{AddressError, ConsulAddress};
-use strait_base::mass_deletion::ASK_AGAIN;
+use strait_base::mass_deletion::CONFIRM_AFTER;
 use strait_model::registry::{ServiceRecord, ShardChange};
 use strait_model::{Health, Protocol, Resolution, TlsMode};
 
@@ -219,7 +219,7 @@ fn first_report_waits_until_every_service_was_read_or_failed_three_times() {
 fn sudden_loss_is_accepted_when_the_second_response_confirms_it() {
     let mut index = ConsulIndex::new("dc1");
     let start = Instant::now();
-    let later = start + ASK_AGAIN;
+    let later = start + CONFIRM_AFTER;
     let all = ["a", "b", "c"];
     index.catalogue(names(&all), false, start);
     let some = || read(&[instance("i", "10.0.0.1", 80)]);

@@ -51,7 +51,7 @@ pub(super) async fn run(
     loop {
         let now = *role.borrow_and_update();
         let pause = match now {
-            WriterRole::Waits => RECHECK,
+            WriterRole::Standby => RECHECK,
             WriterRole::Creates | WriterRole::Writes => {
                 // Boxed, so that its memory is released after the write.
                 let result = Box::pin(write(client, bundle, clusterset, now)).await;

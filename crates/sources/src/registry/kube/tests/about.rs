@@ -56,15 +56,15 @@ fn namespaces_enter_and_leave_the_mesh_with_their_labels_and_with_the_filter() {
     let touched = index.filter(filter());
     let contents = index.contents(&touched);
     assert_eq!(shop(contents), (Some(false), Some(0)), "its labels are unknown");
-    let mut say = |arrives| {
+    let mut apply = |arrives| {
         let touched = apply(&mut index, arrives);
         shop(index.contents(&touched))
     };
-    assert_eq!(say(namespace("shop", json!({"mesh": "on"}))), (Some(true), Some(1)));
-    assert_eq!(say(namespace("shop", json!({"mesh": "on", "a": "b"}))), (None, None));
-    assert_eq!(say(pod("shop", json!({"podIP": "10.0.0.2"}))), (None, Some(1)));
-    assert_eq!(say(pod("bank", json!({"podIP": "10.0.0.3"}))), (None, None));
-    assert_eq!(say(namespace("shop", json!({}))), (Some(false), Some(0)));
+    assert_eq!(apply(namespace("shop", json!({"mesh": "on"}))), (Some(true), Some(1)));
+    assert_eq!(apply(namespace("shop", json!({"mesh": "on", "a": "b"}))), (None, None));
+    assert_eq!(apply(pod("shop", json!({"podIP": "10.0.0.2"}))), (None, Some(1)));
+    assert_eq!(apply(pod("bank", json!({"podIP": "10.0.0.3"}))), (None, None));
+    assert_eq!(apply(namespace("shop", json!({}))), (Some(false), Some(0)));
     let everything = index.everything();
     assert_eq!(everything.services.len(), 0);
     assert_eq!(everything.network_label, Some(Some("n1".into())), "read with any labels");

@@ -146,7 +146,7 @@ impl Member {
         let (config, status) = config(access, updates);
         tasks.spawn("run", run(change(config)));
         let (sender, reported) = watch::channel(Reported::default());
-        tasks.spawn("hear", async move {
+        tasks.spawn("receiver", async move {
             while let Some(update) = received.recv().await {
                 sender.send_modify(|reported| reported.apply(*update));
             }

@@ -21,7 +21,7 @@ fn shop(labels: Value) -> Arrives {
 }
 
 /// Applies a change and returns the statements that are reported, if the service is.
-fn say(index: &mut KubeIndex, arrives: Arrives) -> Option<SharingFacts> {
+fn reported(index: &mut KubeIndex, arrives: Arrives) -> Option<SharingFacts> {
     let touched = apply(index, arrives);
     let contents = index.contents(&touched).unwrap_or_default();
     let record = contents.services.into_values().next()?;
@@ -36,20 +36,20 @@ fn scopes(text: &str) -> Arc<ServiceScopes> {
 fn labels_of_service_and_namespace_are_reported_as_they_change() {
     let mut index = index();
     let none = SharingFacts::default();
-    assert_eq!(say(&mut index, cart(json!({}))), Some(none));
+    assert_eq!(reported(&mut index, cart(json!({}))), Some(none));
     let label = SharingFacts { label: Some(false), ..none };
-    assert_eq!(say(&mut index, cart(json!({"strait.dev/share": "false"}))), Some(label));
+    assert_eq!(reported(&mut index, cart(json!({"strait.dev/share": "false"}))), Some(label));
     let both = SharingFacts { namespace_label: Some(true), ..label };
-    assert_eq!(say(&mut index, shop(json!({"strait.dev/share": "true"}))), Some(both));
+    assert_eq!(reported(&mut index, shop(json!({"strait.dev/share": "true"}))), Some(both));
     let global = json!({"strait.dev/share": "true", "istio.io/global": "true"});
     let all = SharingFacts { label: Some(true), istio_label: Some(true), ..both };
-    assert_eq!(say(&mut index, cart(global)), Some(all));
+    assert_eq!(reported(&mut index, cart(global)), Some(all));
     assert_eq!(
-        say(&mut index, cart(json!({"app": "cart"}))),
+        reported(&mut index, cart(json!({"app": "cart"}))),
         Some(SharingFacts { label: None, istio_label: None, ..both })
     );
-    assert_eq!(say(&mut index, cart(json!({"app": "other"}))), None, "no statement");
-    assert_eq!(say(&mut index, shop(json!({}))), Some(none));
+    assert_eq!(reported(&mut index, cart(json!({"app": "other"}))), None, "no statement");
+    assert_eq!(reported(&mut index, shop(json!({}))), Some(none));
     assert_eq!(index.skipped().count, 0);
 }
 
@@ -61,8 +61,8 @@ fn other_values_of_the_label_are_ignored_with_a_reason() {
             .enumerate()
     {
         let mut index = index();
-        apply(&mut index, cart(json!({})));
-        apply(&mut index, arrives);
+        reported(&mut index, cart(json!({})));
+        reported(&mut index, arrives);
         let everything = index.everything();
         let record = everything.services.into_values().next().flatten().expect("the service");
         assert_eq!(record.service.sharing, SharingFacts::default(), "{at}");
@@ -70,8 +70,8 @@ fn other_values_of_the_label_are_ignored_with_a_reason() {
         assert_eq!(skipped.count, 1);
         let reason = skipped.last.expect("a reason");
         assert!(reason.contains("strait.dev/share") && reason.contains("\"yes\""), "{reason}");
-        apply(&mut index, cart(json!({"strait.dev/share": "true"})));
-        apply(&mut index, shop(json!({"strait.dev/share": "true"})));
+        reported(&mut index, cart(json!({"strait.dev/share": "true"})));
+        reported(&mut index, shop(json!({"strait.dev/share": "true"})));
         assert_eq!(index.skipped().count, 0, "{at}");
     }
 }
@@ -79,8 +79,8 @@ fn other_values_of_the_label_are_ignored_with_a_reason() {
 #[test]
 fn service_scopes_follow_the_mesh_config_and_all_labels() {
     let mut index = index();
-    apply(&mut index, shop(json!({"team": "a"})));
-    apply(&mut index, cart(json!({"tier": "edge"})));
+    reported(&mut index, shop(json!({"team": "a"})));
+    reported(&mut index, cart(json!({"tier": "edge"})));
     index.everything();
     let mut select = |text: &str| {
         let touched = index.select_global(scopes(text));
@@ -99,8 +99,8 @@ fn service_scopes_follow_the_mesh_config_and_all_labels() {
     assert_eq!(select(""), Some(None));
     assert_eq!(select(&by("b", "edge")), Some(Some(false)));
     let scope = |facts: Option<SharingFacts>| facts.map(|facts| facts.scope);
-    assert_eq!(scope(say(&mut index, shop(json!({"team": "b"})))), Some(Some(true)));
-    assert_eq!(scope(say(&mut index, cart(json!({"tier": "core"})))), Some(Some(false)));
+    assert_eq!(scope(reported(&mut index, shop(json!({"team": "b"})))), Some(Some(true)));
+    assert_eq!(scope(reported(&mut index, cart(json!({"tier": "core"})))), Some(Some(false)));
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn exports_are_a_statement_if_they_decide_alone() {
         [(Mcs::Off, None), (Mcs::Exports, Some(false)), (Mcs::Strict, Some(false))]
     {
         let mut index = index().sharing(mode);
-        let facts = say(&mut index, cart(json!({"strait.dev/share": "true"})));
+        let facts = reported(&mut index, cart(json!({"strait.dev/share": "true"})));
         let expected = SharingFacts { export, label: Some(true), ..SharingFacts::default() };
         assert_eq!(facts, Some(expected), "{mode:?}");
     }

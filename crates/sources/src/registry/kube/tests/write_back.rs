@@ -56,7 +56,7 @@ impl Written {
             ..config
         };
         tasks.spawn("run", run(config));
-        tasks.spawn("hear", async move { while received.recv().await.is_some() {} });
+        tasks.spawn("receiver", async move { while received.recv().await.is_some() {} });
         Self { sim, shared, endpoints, _tasks: tasks }
     }
 

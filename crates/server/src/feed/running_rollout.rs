@@ -7,7 +7,7 @@ use tokio::sync::{mpsc, watch};
 use tracing::{error, warn};
 
 use super::restored::put;
-use crate::in_force::ConfigurationInForce;
+use crate::active_configuration::ActiveConfiguration;
 use crate::rollout::Verdicts;
 use strait_base::codes;
 use strait_base::task::Supervisor;
@@ -85,15 +85,14 @@ impl FeedRollout {
     pub(super) async fn restore(
         &mut self,
         plan: Option<&Arc<RolloutPlan>>,
-        in_force: &mut ConfigurationInForce,
+        active: &mut ActiveConfiguration,
     ) -> Vec<MeshEvent> {
         let (Some(files), Some(_)) = (self.files.clone(), plan) else { return Vec::new() };
         let path = files.settled.path().display().to_string();
         let read = tokio::task::spawn_blocking(move || files.settled.read()).await;
         let fact = match read {
             Ok(RestoredHold::Nothing) => return Vec::new(),
-            Ok(RestoredHold::Held(hold)) => match in_force.restore_settled(&hold, TimePoint::now())
-            {
+            Ok(RestoredHold::Held(hold)) => match active.restore_settled(&hold, TimePoint::now()) {
                 Ok(events) => {
                     self.written = Some(Arc::clone(&hold.configuration));
                     return events;
@@ -112,7 +111,7 @@ impl FeedRollout {
 
     /// Records the objects. Returns whether any changed that rollouts apply to.
     pub(super) fn note(&mut self, objects: &Collection) -> bool {
-        let differ = objects.differences(&self.seen).any(|one| is_let_out(one.key));
+        let differ = objects.differences(&self.seen).any(|one| rolls_out_gradually(one.key));
         self.seen = objects.clone();
         differ
     }
@@ -125,9 +124,11 @@ impl FeedRollout {
     pub(super) fn end(&mut self) -> Option<RunningRollout> {
         let StartedRollout { mut rollout, head, tasks } = self.running.take()?;
         tasks.stop();
-        let told = self.to.state.borrow().running.clone();
-        rollout.step = told.filter(|told| told.number == rollout.number).and_then(|one| one.step);
-        give_back(&self.to.heads, &head);
+        let published = self.to.state.borrow().running.clone();
+        rollout.step = published
+            .filter(|published| published.number == rollout.number)
+            .and_then(|one| one.step);
+        return_proxies(&self.to.heads, &head);
         self.report(|state| state.running = None);
         Some(rollout)
     }
@@ -179,7 +180,7 @@ impl FeedRollout {
         }
     }
 
-    pub(super) fn tell_plan(&self, plan: &Option<Arc<RolloutPlan>>) {
+    pub(super) fn publish_plan(&self, plan: &Option<Arc<RolloutPlan>>) {
         self.to.state.send_if_modified(|state| {
             let differs = state.plan != *plan;
             if differs {
@@ -191,7 +192,7 @@ impl FeedRollout {
 }
 
 /// Returns the proxies of a rollout to the configuration for all.
-pub(super) fn give_back(heads: &ConfigVariants, head: &ConfigVariant) {
+pub(super) fn return_proxies(heads: &ConfigVariants, head: &ConfigVariant) {
     heads.end(head);
     let delivery = Arc::new(Delivery::new(Instant::now()));
     head.interest().mark_proxies(|_| true, &delivery);
@@ -199,7 +200,7 @@ pub(super) fn give_back(heads: &ConfigVariants, head: &ConfigVariant) {
 
 /// Returns whether objects of this kind roll out gradually: objects of the traffic configuration,
 /// which may include unknown kinds.
-fn is_let_out(key: &ObjectKey) -> bool {
+fn rolls_out_gradually(key: &ObjectKey) -> bool {
     let is_entry =
         *key.group == *ISTIO_NETWORKING && matches!(&*key.kind, "ServiceEntry" | "WorkloadEntry");
     !is_entry && PolicyKind::policy_name(key).is_none()

@@ -15,7 +15,7 @@ use strait_model::testing::{endpoint, service, shard};
 /// Objects, their active configuration, and the resulting mesh.
 struct Tried {
     objects: Collection,
-    in_force: ConfigurationInForce,
+    active: ActiveConfiguration,
     mesh: MeshState,
     context: Arc<PushContext>,
     /// Number of versions that the last step published.
@@ -66,20 +66,19 @@ impl Tried {
             budget: Default::default(),
             default_visibility: DefaultVisibility::default(),
         };
-        let in_force = ConfigurationInForce::new(rules, written(None), &Collection::default());
+        let active = ActiveConfiguration::new(rules, written(None), &Collection::default());
         let mut mesh = MeshState::new(settings());
         let web = shard("east", 1).with(service("web.shop"), vec![endpoint("10.0.0.1")]);
         mesh.apply(MeshEvent::Registry(web.built()));
         mesh.apply(MeshEvent::Complete);
         let (context, _) = mesh.next_version().expect("a first version");
-        let mut tried =
-            Self { objects: Collection::default(), in_force, mesh, context, versions: 0 };
+        let mut tried = Self { objects: Collection::default(), active, mesh, context, versions: 0 };
         tried.objects_are(&[]);
         tried
     }
 
-    fn tell(&mut self, events: Vec<MeshEvent>) {
-        let snapshot = self.in_force.take_snapshot().map(MeshEvent::Configuration);
+    fn apply(&mut self, events: Vec<MeshEvent>) {
+        let snapshot = self.active.take_snapshot().map(MeshEvent::Configuration);
         self.mesh.apply(MeshEvent::Together(snapshot.into_iter().chain(events).collect()));
         self.versions = 0;
         while let Some((context, _)) = self.mesh.next_version() {
@@ -90,19 +89,19 @@ impl Tried {
 
     fn objects_are(&mut self, objects: &[Arc<Value>]) {
         self.objects = objects.iter().cloned().collect();
-        let access = self.in_force.take_access(&self.objects, TimePoint::now());
-        let traffic = self.in_force.take_traffic(&self.objects);
+        let access = self.active.apply_access(&self.objects, TimePoint::now());
+        let traffic = self.active.apply_traffic(&self.objects);
         let mut events: Vec<_> = access
             .map(|change| MeshEvent::Access(change.policies, change.causes))
             .into_iter()
             .collect();
         events.extend(traffic.map(MeshEvent::Traffic));
-        self.tell(events);
+        self.apply(events);
     }
 
     fn settings_are(&mut self, mesh: &str) {
-        let events = self.in_force.take_settings(written(Some(mesh)));
-        self.tell(events);
+        let events = self.active.apply_settings(written(Some(mesh)));
+        self.apply(events);
     }
 
     fn hold(&mut self, configuration: &Arc<ConfigurationSnapshot>, scope: HoldScope) {
@@ -113,16 +112,14 @@ impl Tried {
             reason: String::new(),
             scope,
         };
-        let events = self
-            .in_force
-            .change(&HoldChange::Hold(Arc::new(hold)), TimePoint::now())
-            .expect("sound");
-        self.tell(events);
+        let events =
+            self.active.change(&HoldChange::Hold(Arc::new(hold)), TimePoint::now()).expect("sound");
+        self.apply(events);
     }
 
     fn release(&mut self) {
-        let events = self.in_force.change(&HoldChange::Release, TimePoint::now()).expect("sound");
-        self.tell(events);
+        let events = self.active.change(&HoldChange::Release, TimePoint::now()).expect("sound");
+        self.apply(events);
     }
 
     fn now(&self) -> Arc<ConfigurationSnapshot> {
@@ -130,7 +127,7 @@ impl Tried {
     }
 
     /// Returns the timeouts of active routes and the paths of active deny policies.
-    fn in_force(&self) -> (String, Vec<String>) {
+    fn active(&self) -> (String, Vec<String>) {
         let services = &self.context.traffic.virtual_services;
         let names: Vec<_> = self
             .context
@@ -150,9 +147,9 @@ impl Tried {
         (names.join(","), policies.collect())
     }
 
-    fn waits(&self) -> Vec<String> {
-        let live = self.in_force.live();
-        let waiting = self.in_force.waiting(&live).expect("a hold or rollout").what;
+    fn waiting_names(&self) -> Vec<String> {
+        let live = self.active.live();
+        let waiting = self.active.waiting(&live).expect("a hold or rollout").what;
         let mut all: Vec<_> = waiting.objects.iter().map(|key| key.name.to_string()).collect();
         all.extend(waiting.mesh_config.then(|| "mesh config".to_owned()));
         all
@@ -166,11 +163,11 @@ fn changes_wait_during_a_hold() {
     let held = tried.now();
     tried.hold(&held, HoldScope::WithoutAccess);
     assert_eq!(tried.versions, 0, "holding the active configuration changes nothing");
-    assert_eq!(tried.waits(), Vec::<String>::new());
+    assert_eq!(tried.waiting_names(), Vec::<String>::new());
     tried.objects_are(&[route("2s"), object("Sidecar", "default", json!({}))]);
     assert_eq!(tried.versions, 0, "waiting changes are not sent");
-    assert_eq!(tried.in_force().0, "1s");
-    assert_eq!(tried.waits(), ["default", "web"]);
+    assert_eq!(tried.active().0, "1s");
+    assert_eq!(tried.waiting_names(), ["default", "web"]);
     // Changes of pods still apply.
     let web = shard("east", 1).update().with(service("web.shop"), vec![endpoint("10.0.0.2")]);
     tried.mesh.apply(MeshEvent::Registry(web.built()));
@@ -178,7 +175,7 @@ fn changes_wait_during_a_hold() {
     assert_eq!(context.configuration.id(), held.id());
     tried.objects_are(&[route("2s")]);
     tried.release();
-    assert_eq!((tried.versions, &*tried.in_force().0), (1, "2s"));
+    assert_eq!((tried.versions, &*tried.active().0), (1, "2s"));
     assert_ne!(tried.now().id(), held.id());
     tried.release();
     assert_eq!(tried.versions, 0, "there is no hold any more");
@@ -193,13 +190,13 @@ fn earlier_configuration_can_be_held() {
     tried.objects_are(&[route("2s")]);
     let second = tried.now();
     tried.hold(&first, HoldScope::WithoutAccess);
-    assert_eq!((tried.versions, &*tried.in_force().0, tried.now().id()), (1, "1s", first.id()));
+    assert_eq!((tried.versions, &*tried.active().0, tried.now().id()), (1, "1s", first.id()));
     // Replaces one hold with another, then releases.
     tried.hold(&nothing, HoldScope::WithoutAccess);
-    assert_eq!((&*tried.in_force().0, tried.now().id()), ("", nothing.id()));
-    assert_eq!(tried.waits(), ["web"]);
+    assert_eq!((&*tried.active().0, tried.now().id()), ("", nothing.id()));
+    assert_eq!(tried.waiting_names(), ["web"]);
     tried.release();
-    assert_eq!((&*tried.in_force().0, tried.now().id()), ("2s", second.id()));
+    assert_eq!((&*tried.active().0, tried.now().id()), ("2s", second.id()));
 }
 
 /// The last valid version of an object comes from the stored objects, not from the held ones.
@@ -212,13 +209,13 @@ fn object_that_becomes_invalid_during_a_hold_keeps_its_last_valid_version() {
     tried.objects_are(&[route("2s")]);
     let broken = object("VirtualService", "web", json!("none"));
     tried.objects_are(std::slice::from_ref(&broken));
-    assert_eq!(tried.in_force().0, "");
+    assert_eq!(tried.active().0, "");
     let key = ObjectKey::of(&broken).expect("a key");
-    let report = &tried.in_force.stored_traffic().reports()[&key];
+    let report = &tried.active.stored_traffic().reports()[&key];
     assert!(report.state.refused && report.state.is_last_good, "{report:?}");
     tried.release();
-    assert_eq!(tried.in_force().0, "2s");
-    assert_eq!(tried.in_force.stored_traffic().stand_ins().len(), 1);
+    assert_eq!(tried.active().0, "2s");
+    assert_eq!(tried.active.stored_traffic().last_valid_objects().len(), 1);
     // A configuration contains invalid objects unchanged, and restores them unchanged.
     let guard =
         object("DestinationRule", "web", json!({ "host": "web", "trafficPolicy": { "tls": "x" } }));
@@ -238,19 +235,19 @@ fn access_policies_are_held_only_on_request() {
     let held = tried.now();
     tried.hold(&held, HoldScope::WithoutAccess);
     tried.objects_are(&[deny("/one"), deny("/two")]);
-    assert_eq!(tried.in_force().1, ["one", "two"], "deny policies apply during a hold");
-    assert_eq!(tried.waits(), Vec::<String>::new());
+    assert_eq!(tried.active().1, ["one", "two"], "deny policies apply during a hold");
+    assert_eq!(tried.waiting_names(), Vec::<String>::new());
     tried.hold(&held, HoldScope::WithAccess);
-    assert_eq!(tried.in_force().1, ["one"]);
-    assert_eq!(tried.waits(), ["two"]);
+    assert_eq!(tried.active().1, ["one"]);
+    assert_eq!(tried.waiting_names(), ["two"]);
     tried.objects_are(&[deny("/three")]);
-    assert_eq!((tried.versions, tried.in_force().1), (0, vec!["one".to_owned()]));
+    assert_eq!((tried.versions, tried.active().1), (0, vec!["one".to_owned()]));
     // Without access policies from now on, the stored policies apply.
     tried.hold(&held, HoldScope::WithoutAccess);
-    assert_eq!(tried.in_force().1, ["three"]);
+    assert_eq!(tried.active().1, ["three"]);
     tried.hold(&held, HoldScope::WithAccess);
     tried.release();
-    assert_eq!(tried.in_force().1, ["three"]);
+    assert_eq!(tried.active().1, ["three"]);
 }
 
 #[test]
@@ -269,7 +266,7 @@ fn mesh_config_is_held_except_for_trust() {
     let mesh = Arc::clone(&tried.context.mesh);
     assert_eq!(mesh.connect_timeout, Duration::from_secs(3));
     assert_eq!(mesh.trust_domain_aliases, ["new"], "trust is never held back");
-    assert_eq!(tried.waits(), ["mesh config"]);
+    assert_eq!(tried.waiting_names(), ["mesh config"]);
     assert_eq!(tried.now().id(), held.id());
     tried.release();
     assert_eq!(tried.context.mesh.connect_timeout, Duration::from_secs(5));
@@ -285,14 +282,14 @@ fn mesh_config_is_held_except_for_trust() {
     );
     let hold = ConfigurationHold {
         configuration: Arc::new(unreadable),
-        ..ConfigurationHold::clone(tried.in_force.hold().expect("held"))
+        ..ConfigurationHold::clone(tried.active.hold().expect("held"))
     };
     let change = HoldChange::Hold(Arc::new(hold));
     assert!(
-        tried.in_force.check(&change).is_err()
-            && tried.in_force.change(&change, TimePoint::now()).is_err()
+        tried.active.check(&change).is_err()
+            && tried.active.change(&change, TimePoint::now()).is_err()
     );
-    assert_eq!(tried.in_force.hold().map(|hold| hold.configuration.id()), Some(held.id()));
+    assert_eq!(tried.active.hold().map(|hold| hold.configuration.id()), Some(held.id()));
 }
 
 #[test]
@@ -302,22 +299,22 @@ fn restored_hold_applies_before_any_object_is_read() {
     let held = before.now();
     let mut tried = Tried::new();
     tried.hold(&held, HoldScope::WithAccess);
-    assert_eq!(tried.in_force(), ("1s".to_owned(), vec!["one".to_owned()]));
+    assert_eq!(tried.active(), ("1s".to_owned(), vec!["one".to_owned()]));
     tried.objects_are(&[route("2s"), deny("/two")]);
     assert_eq!((tried.versions, tried.now().id()), (0, held.id()));
     tried.release();
-    assert_eq!(tried.in_force(), ("2s".to_owned(), vec!["two".to_owned()]));
+    assert_eq!(tried.active(), ("2s".to_owned(), vec!["two".to_owned()]));
 }
 
 impl Tried {
     fn settle(&mut self) {
-        let events = self.in_force.settle(TimePoint::now());
-        self.tell(events);
+        let events = self.active.settle(TimePoint::now());
+        self.apply(events);
     }
 
     /// Returns the mesh of the next configuration.
     fn next_head(&self) -> Arc<PushContext> {
-        let (live, events) = self.in_force.next_head().expect("a running rollout");
+        let (live, events) = self.active.next_head().expect("a running rollout");
         let mut mesh = self.mesh.clone();
         mesh.apply(MeshEvent::Together(events));
         let (context, _) = mesh.next_version().expect("it differs");
@@ -332,10 +329,10 @@ fn rolled_out_change_stays_in_the_next_configuration_until_promotion() {
     tried.objects_are(&[route("1s")]);
     tried.settle();
     assert_eq!(tried.versions, 0, "pinning changes nothing");
-    assert!(tried.in_force.is_rolling_out() && tried.in_force.hold().is_none());
+    assert!(tried.active.is_rolling_out() && tried.active.hold().is_none());
     tried.objects_are(&[route("2s"), deny("/x")]);
-    assert_eq!(tried.in_force(), ("1s".to_owned(), vec!["x".to_owned()]), "policies never wait");
-    assert_eq!(tried.waits(), ["web"]);
+    assert_eq!(tried.active(), ("1s".to_owned(), vec!["x".to_owned()]), "policies never wait");
+    assert_eq!(tried.waiting_names(), ["web"]);
     let next = tried.next_head();
     assert_eq!(
         next.configuration.traffic.values().next().expect("it").to_value()["spec"],
@@ -346,17 +343,17 @@ fn rolled_out_change_stays_in_the_next_configuration_until_promotion() {
     // Pinning again has no effect.
     tried.settle();
     assert_eq!(tried.versions, 0);
-    let events = tried.in_force.promote(TimePoint::now());
-    tried.tell(events);
-    assert_eq!((tried.versions, &*tried.in_force().0), (1, "2s"));
+    let events = tried.active.promote(TimePoint::now());
+    tried.apply(events);
+    assert_eq!((tried.versions, &*tried.active().0), (1, "2s"));
     assert!(
         *next.traffic == *tried.context.traffic,
         "all proxies receive the rolled out configuration"
     );
-    assert!(!tried.in_force.is_rolling_out() && tried.in_force.next_head().is_none());
+    assert!(!tried.active.is_rolling_out() && tried.active.next_head().is_none());
     // Later changes apply immediately.
     tried.objects_are(&[route("3s"), deny("/x")]);
-    assert_eq!(tried.in_force().0, "3s");
+    assert_eq!(tried.active().0, "3s");
 }
 
 #[test]
@@ -377,11 +374,11 @@ fn changes_that_wait_behind_a_hold_can_be_rolled_out() {
     let held = tried.now();
     tried.hold(&held, HoldScope::WithAccess);
     tried.objects_are(&[route("2s")]);
-    assert_eq!(tried.in_force().1, ["x"]);
-    let events = tried.in_force.let_out(TimePoint::now());
-    tried.tell(events);
-    assert_eq!(tried.in_force(), ("1s".to_owned(), Vec::new()), "policies apply immediately");
-    assert!(tried.in_force.is_rolling_out());
+    assert_eq!(tried.active().1, ["x"]);
+    let events = tried.active.roll_out_waiting(TimePoint::now());
+    tried.apply(events);
+    assert_eq!(tried.active(), ("1s".to_owned(), Vec::new()), "policies apply immediately");
+    assert!(tried.active.is_rolling_out());
     let next = tried.next_head();
     assert_eq!(
         next.configuration.traffic.values().next().expect("it").to_value()["spec"],
@@ -389,8 +386,8 @@ fn changes_that_wait_behind_a_hold_can_be_rolled_out() {
     );
     // A hold replaces the rollout and keeps the configuration for all.
     tried.hold(&held, HoldScope::WithoutAccess);
-    assert!(tried.in_force.hold().is_some() && tried.in_force.next_head().is_none());
-    assert_eq!(tried.in_force().0, "1s");
+    assert!(tried.active.hold().is_some() && tried.active.next_head().is_none());
+    assert_eq!(tried.active().0, "1s");
 }
 
 #[test]
@@ -399,13 +396,13 @@ fn restart_restores_the_configuration_for_all_and_rolls_out_the_rest() {
     tried.objects_are(&[route("1s")]);
     let settled = settled_hold(tried.now());
     let mut again = Tried::new();
-    let events = again.in_force.restore_settled(&settled, TimePoint::now()).expect("sound");
-    again.tell(events);
+    let events = again.active.restore_settled(&settled, TimePoint::now()).expect("sound");
+    again.apply(events);
     again.objects_are(&[route("2s")]);
-    assert_eq!(again.in_force().0, "1s");
-    assert_eq!(again.waits(), ["web"]);
+    assert_eq!(again.active().0, "1s");
+    assert_eq!(again.waiting_names(), ["web"]);
     again.objects_are(&[route("1s")]);
-    assert_eq!(again.waits(), Vec::<String>::new(), "the stored objects are unchanged");
+    assert_eq!(again.waiting_names(), Vec::<String>::new(), "the stored objects are unchanged");
 }
 
 #[test]
@@ -426,12 +423,12 @@ fn default_visibility_of_the_policy_narrows_objects_without_exports() {
     };
     assert_eq!(visible(&tried, "pay"), [true, true]);
     assert!(
-        !tried.in_force.take_default_visibility(DefaultVisibility::Mesh),
+        !tried.active.apply_default_visibility(DefaultVisibility::Mesh),
         "the value is unchanged"
     );
-    assert!(tried.in_force.take_default_visibility(DefaultVisibility::Namespace));
-    let events = tried.in_force.take_settings(written(None));
-    tried.tell(events);
+    assert!(tried.active.apply_default_visibility(DefaultVisibility::Namespace));
+    let events = tried.active.apply_settings(written(None));
+    tried.apply(events);
     assert_eq!((visible(&tried, "pay"), visible(&tried, "shop")), ([false, true], [true, true]));
     // An explicit value of the mesh config takes precedence, also while a configuration is held.
     tried.settings_are("{defaultVirtualServiceExportTo: ['*']}");
@@ -441,8 +438,8 @@ fn default_visibility_of_the_policy_narrows_objects_without_exports() {
     tried.hold(&held, HoldScope::WithoutAccess);
     assert_eq!(visible(&tried, "pay"), [false, true]);
     tried.release();
-    assert!(tried.in_force.take_default_visibility(DefaultVisibility::Mesh));
-    let events = tried.in_force.take_settings(written(None));
-    tried.tell(events);
+    assert!(tried.active.apply_default_visibility(DefaultVisibility::Mesh));
+    let events = tried.active.apply_settings(written(None));
+    tried.apply(events);
     assert_eq!(visible(&tried, "pay"), [true, true]);
 }

@@ -52,7 +52,7 @@ impl ReadingRules {
 }
 
 /// The stored and the active configuration.
-pub(super) struct ConfigurationInForce {
+pub(super) struct ActiveConfiguration {
     rules: ReadingRules,
     /// The stored mesh settings.
     live: MeshSettings,
@@ -81,12 +81,12 @@ struct HeldConfiguration {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum HoldReason {
     /// An operator holds it, or a rollout was stopped.
-    Asked,
+    Operator,
     /// The stored objects are being rolled out.
     Rollout,
 }
 
-impl ConfigurationInForce {
+impl ActiveConfiguration {
     /// Creates a configuration without objects. `remembered` contains the last valid versions of
     /// objects from before the start.
     pub(super) fn new(rules: ReadingRules, live: MeshSettings, remembered: &Collection) -> Self {
@@ -111,8 +111,8 @@ impl ConfigurationInForce {
     }
 
     /// Sets the namespaces that see an object without `exportTo`. Returns whether this is a change,
-    /// after which the settings must be [taken](Self::take_settings) again.
-    pub(super) fn take_default_visibility(&mut self, visibility: DefaultVisibility) -> bool {
+    /// after which the settings must be [applied](Self::apply_settings) again.
+    pub(super) fn apply_default_visibility(&mut self, visibility: DefaultVisibility) -> bool {
         std::mem::replace(&mut self.rules.default_visibility, visibility) != visibility
     }
 
@@ -167,7 +167,7 @@ impl ConfigurationInForce {
 
     /// Returns the hold, if an operator or a stopped rollout holds a configuration.
     pub(super) fn hold(&self) -> Option<&Arc<ConfigurationHold>> {
-        let held = self.held.as_ref().filter(|held| held.reason == HoldReason::Asked);
+        let held = self.held.as_ref().filter(|held| held.reason == HoldReason::Operator);
         held.map(|held| &held.hold)
     }
 
@@ -202,7 +202,7 @@ impl ConfigurationInForce {
 
     /// Starts a rollout of the changes that wait for the end of a hold, instead of releasing them.
     /// Returns the events.
-    pub(super) fn let_out(&mut self, now: TimePoint) -> Vec<MeshEvent> {
+    pub(super) fn roll_out_waiting(&mut self, now: TimePoint) -> Vec<MeshEvent> {
         let Some(held) = self.held.take() else { return Vec::new() };
         let hold = settled_hold(Arc::clone(&held.hold.configuration));
         let stored = held.access;
@@ -238,7 +238,7 @@ impl ConfigurationInForce {
     }
 
     /// Applies new stored mesh settings. Returns the events.
-    pub(super) fn take_settings(&mut self, live: MeshSettings) -> Vec<MeshEvent> {
+    pub(super) fn apply_settings(&mut self, live: MeshSettings) -> Vec<MeshEvent> {
         self.live = self.rules.effective(live);
         let kinds = KindSettings::for_domain(&self.rules.domain, &self.live.config);
         if let Some(held) = &mut self.held {
@@ -268,7 +268,7 @@ impl ConfigurationInForce {
 
     /// Applies the stored access policies. Returns the change of the active policies, or `None` if
     /// they stay the same.
-    pub(super) fn take_access(
+    pub(super) fn apply_access(
         &mut self,
         objects: &Collection,
         now: TimePoint,
@@ -286,7 +286,7 @@ impl ConfigurationInForce {
 
     /// Applies the stored traffic objects. Returns the change of the active objects, or `None` if
     /// they stay the same.
-    pub(super) fn take_traffic(&mut self, objects: &Collection) -> Option<TrafficUpdate> {
+    pub(super) fn apply_traffic(&mut self, objects: &Collection) -> Option<TrafficUpdate> {
         if let Some(held) = &mut self.held {
             held.traffic.apply(objects);
             return None;
@@ -364,7 +364,7 @@ impl ConfigurationInForce {
         now: TimePoint,
     ) -> Result<Vec<MeshEvent>, HoldRefusal> {
         let settings = self.settings_of(hold)?;
-        Ok(self.begin_with(hold, HoldReason::Asked, settings, now))
+        Ok(self.begin_with(hold, HoldReason::Operator, settings, now))
     }
 
     fn begin_with(
@@ -470,7 +470,7 @@ impl ConfigurationInForce {
             traffic: Arc::new(held.traffic.traffic().clone()),
             access: held.access.as_ref().map(AccessIndex::policies),
             mesh: Arc::clone(&self.live.config),
-            is_let_out: held.reason == HoldReason::Rollout,
+            rolls_out_gradually: held.reason == HoldReason::Rollout,
             what: Arc::new(Waiting::between(&held.hold, live)),
         })
     }
