@@ -664,8 +664,9 @@ impl TypeSubscription {
                 state.due = Some(why);
             }
         });
+        // Without another due entry, the search begins at this one.
+        self.due_from = if self.due == 0 { at } else { self.due_from.min(at) };
         self.due += usize::from(before.due.is_none());
-        self.due_from = self.due_from.min(at);
     }
 
     /// Marks an entry as not due.
