@@ -71,7 +71,9 @@ pub(super) fn encoded(name: &str, modes: Modes, assignment: &Assignment) -> Vec<
     let by_origin: Vec<_> =
         origins.iter().map(|origin| MemberMetadata::new(modes, origin)).collect();
     let count: usize = groups.iter().map(|group| group.members.len()).sum();
-    let mut bodies = Vec::with_capacity(count * MEMBER_BYTES + groups.len() * GROUP_BYTES);
+    let member_bytes =
+        MEMBER_BYTES + by_origin.iter().map(|origin| origin.mtls.len()).max().unwrap_or_default();
+    let mut bodies = Vec::with_capacity(count * member_bytes + groups.len() * GROUP_BYTES);
     let mut ends = Vec::with_capacity(groups.len());
     for group in groups {
         write_group(&mut bodies, modes, group, &by_origin);
@@ -91,7 +93,7 @@ pub(super) fn encoded(name: &str, modes: Modes, assignment: &Assignment) -> Vec<
     out
 }
 
-/// Usual size of a member of an assignment, in bytes.
+/// Usual size of a member of an assignment without its metadata, in bytes.
 const MEMBER_BYTES: usize = 40;
 /// Usual size of a locality without its members, in bytes.
 const GROUP_BYTES: usize = 128;
@@ -139,6 +141,7 @@ fn write_group(
 }
 
 /// Encodes an `LbEndpoint` as a member of `LocalityLbEndpoints`: an `Address` in an `Endpoint`.
+/// `metadata` is the encoded field.
 fn write_member(out: &mut Vec<u8>, member: &AssignmentMember, metadata: &[u8]) {
     if let Some(additional) = member.additional {
         return write_dual_stack_member(out, member, additional, metadata);
@@ -155,7 +158,6 @@ fn write_member(out: &mut Vec<u8>, member: &AssignmentMember, metadata: &[u8]) {
     push(3 << 3); // port_value
     push_varint(&mut push, member.port.into());
     let socket = end - HEAD + 2;
-    let metadata_size = if metadata.is_empty() { 0 } else { block_size(metadata.len()) };
     let before_weight = end;
     let mut push = |byte: u8| {
         bytes[end] = byte;
@@ -169,8 +171,8 @@ fn write_member(out: &mut Vec<u8>, member: &AssignmentMember, metadata: &[u8]) {
         push_varint(&mut push, member.weight);
     }
     // An address has at most 45 bytes, so each of these lengths is below 128 and takes one byte.
-    let size = 6 + socket + metadata_size + (end - before_weight);
-    bytes[2..HEAD].copy_from_slice(&[
+    let size = 6 + socket + metadata.len() + (end - before_weight);
+    bytes[SIZE_END..HEAD].copy_from_slice(&[
         tag(1), // endpoint
         socket as u8 + 4,
         tag(1), // address
@@ -180,17 +182,28 @@ fn write_member(out: &mut Vec<u8>, member: &AssignmentMember, metadata: &[u8]) {
         tag(2), // address
         text as u8,
     ]);
-    bytes[0] = tag(2); // lb_endpoints
+    let size_start = if size < 0x80 {
+        bytes[SIZE_END - 1] = size as u8;
+        SIZE_END - 1
+    } else if size < 0x4000 {
+        bytes[SIZE_END - 2..SIZE_END].copy_from_slice(&[size as u8 | 0x80, (size >> 7) as u8]);
+        SIZE_END - 2
+    } else {
+        let varint = Varint::encode(size as u64);
+        let start = SIZE_END - varint.size();
+        bytes[start..SIZE_END].copy_from_slice(varint.bytes());
+        start
+    };
+    bytes[size_start - 1] = tag(2); // lb_endpoints
     if metadata.is_empty() {
-        bytes[1] = size as u8;
-        out.extend_from_slice(&bytes[..end]);
+        out.extend_from_slice(&bytes[size_start - 1..end]);
         return;
     }
-    out.push(tag(2));
-    write_size(out, size);
-    out.extend_from_slice(&bytes[2..before_weight]);
-    write_block(out, tag(3), metadata); // metadata
-    out.extend_from_slice(&bytes[before_weight..end]);
+    out.extend_from_slice(&bytes[size_start - 1..before_weight]);
+    out.extend_from_slice(metadata);
+    if before_weight < end {
+        out.extend_from_slice(&bytes[before_weight..end]);
+    }
 }
 
 /// Encodes an `LbEndpoint` with two addresses. This case is rare, so it is not optimized.
@@ -217,9 +230,7 @@ fn write_dual_stack_member(
     write_block(&mut endpoint, tag(4), &more); // additional_addresses
     let mut body = Vec::new();
     write_block(&mut body, tag(1), &endpoint); // endpoint
-    if !metadata.is_empty() {
-        write_block(&mut body, tag(3), metadata); // metadata
-    }
+    body.extend_from_slice(metadata);
     if member.weight != 1 {
         let mut weight = vec![1 << 3]; // value
         write_size(&mut weight, member.weight as usize);
@@ -228,8 +239,10 @@ fn write_dual_stack_member(
     write_block(out, tag(2), &body); // lb_endpoints
 }
 
+/// Position of the end of a member's size: its field number and the longest varint come before.
+const SIZE_END: usize = 1 + 5;
 /// Number of bytes before the text of an address.
-const HEAD: usize = 10;
+const HEAD: usize = SIZE_END + 8;
 /// Maximum number of bytes after the text of an address: port and weight.
 const TAIL_MAX: usize = 4 + 8;
 
@@ -246,19 +259,28 @@ fn varint_size(number: u32) -> u8 {
     ((u32::BITS - (number | 1).leading_zeros()).div_ceil(7)) as u8
 }
 
-/// Returns an encoded `Metadata` with the TLS mode of an endpoint, or nothing for mTLS.
+/// Returns the encoded field `metadata` with the TLS mode of an endpoint, or nothing for mTLS.
 fn metadata(mode: TlsMode) -> &'static [u8] {
-    static DISABLED: LazyLock<Vec<u8>> = LazyLock::new(|| made_metadata(TlsMode::Disabled));
+    static DISABLED: LazyLock<Vec<u8>> =
+        LazyLock::new(|| metadata_field(&made_metadata(TlsMode::Disabled)));
     match mode {
         TlsMode::Istio => &[],
         TlsMode::Changing | TlsMode::Disabled => &DISABLED,
     }
 }
 
-/// Returns the encoded `Metadata` of a gateway without an origin.
+/// Returns the encoded field `metadata` of a gateway without an origin.
 fn gateway_metadata() -> &'static [u8] {
-    static GATEWAY: LazyLock<Vec<u8>> = LazyLock::new(|| made_entry(METADATA, [GATEWAY_MARK]));
+    static GATEWAY: LazyLock<Vec<u8>> =
+        LazyLock::new(|| metadata_field(&made_entry(METADATA, [GATEWAY_MARK])));
     &GATEWAY
+}
+
+/// Encodes a `Metadata`, which consists of these entries, as a field of a member.
+fn metadata_field(entries: &[u8]) -> Vec<u8> {
+    let mut field = Vec::with_capacity(block_size(entries.len()));
+    write_block(&mut field, tag(3), entries);
+    field
 }
 
 fn made_metadata(mode: TlsMode) -> Vec<u8> {
@@ -287,7 +309,7 @@ fn made_entry<'a>(
     entry(filter, &fields)
 }
 
-/// The encoded metadata of members with one origin: the TLS mode and the workload name for
+/// The encoded field `metadata` of members with one origin: the TLS mode and the workload name for
 /// telemetry, in the format of Istio's control plane and as separate names for service metrics.
 /// `mtls` is for endpoints that accept mTLS, `plain` for the others.
 pub(super) struct MemberMetadata {
@@ -308,7 +330,7 @@ impl MemberMetadata {
                 Modes::Stated => made_metadata(mode),
                 Modes::Unstated => Vec::new(),
             };
-            [tls_mode, workload.clone(), strait].concat()
+            metadata_field(&[tls_mode, workload.clone(), strait].concat())
         };
         Self {
             mtls: encoded(TlsMode::Istio, made_entry(METADATA, names())),
