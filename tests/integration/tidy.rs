@@ -95,7 +95,7 @@ fn no_code_uses_print_macros_that_panic_on_closed_output() {
     let found: Vec<_> = lines.collect();
     assert!(
         found.is_empty(),
-        "use tell! or output::print, or writeln! in other programs: {found:#?}"
+        "use eprint_line! or output::print, or writeln! in other programs: {found:#?}"
     );
 }
 
