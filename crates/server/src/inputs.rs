@@ -16,9 +16,9 @@ use super::dns_records::write_dns_records;
 use super::feed::{self, Configuration, FeedInputs, FeedOutputs, RolloutOutputs};
 use super::ignored_scopes::warn_of_ignored_scopes;
 use super::judged_statuses::JudgedStatuses;
-use super::key_fetcher;
+use super::key_fetcher::{self, KeyPlaces};
 use super::outside_issuer;
-use super::relay_keys;
+use super::relay_keys::{self, RelayIssuerKeys};
 use super::relays::follow_members;
 use super::root_gate::RootGate;
 use super::shared_hold::{HoldFollower, SharedHoldStore};
@@ -35,7 +35,6 @@ use strait_identity::{NamedRoots, ServerIdentity};
 use strait_kube_client::ApiClient;
 use strait_mesh::hold::{HoldFile, HoldRequests, HoldSharing, HoldState};
 use strait_mesh::rollout::{RolloutFiles, RolloutState};
-use strait_model::fetched_keys::FetchedKeys;
 use strait_model::mesh_config::SourceProblem;
 use strait_model::policy::{DefaultVisibility, Policy};
 use strait_model::{RootBundle, WriterRole};
@@ -71,7 +70,7 @@ pub(super) struct ServerInputs {
     /// The connections of relays.
     pub(super) relays: Arc<RelayHub>,
     /// The published keys of issuers whose tokens enrol relays.
-    pub(super) relay_keys: watch::Receiver<(Arc<FetchedKeys>, bool)>,
+    pub(super) relay_keys: RelayIssuerKeys,
     /// Number of objects that can't be used unchanged.
     pub(super) faulty: watch::Receiver<usize>,
     /// Reports about all configuration objects.
@@ -284,7 +283,8 @@ impl ServerInputs {
             "keys of tokens",
             args,
             loopback,
-            keys_wanted,
+            // Proxies verify these tokens, so nothing requests keys here.
+            KeyPlaces { wanted: keys_wanted, requests: Arc::default() },
             keys_file,
             &source_statuses,
             tasks,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use super::key_fetcher;
+use super::key_fetcher::{self, KeyPlaces};
 use super::source::ConfigOrigin;
 use crate::config::ServeArgs;
 use strait_base::source_status::SourceStatusTable;
@@ -18,6 +18,7 @@ use strait_identity::token::IssuerKeys;
 use strait_kube_client::Loopback;
 use strait_model::fetched_keys::{FetchedKeys, KeyPlace, WantedKeys};
 use strait_sources::clusters::callers::OutsideIssuer;
+use strait_sources::jwks::KeyRequests;
 
 /// Maximum duration of a fetch.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -40,24 +41,25 @@ pub(super) fn start(
     let wanted = watch::Sender::new(Arc::new(BTreeMap::from([(place.clone(), wanted)])));
     let loopback = source.loopback() != Loopback::Refused;
     let file = state_dir.map(|folder| folder.join(FILE));
+    let requests = Arc::<KeyRequests<KeyPlace>>::default();
     let fetched_seen = key_fetcher::start(
         "keys of --token-issuer",
         args,
         loopback,
-        wanted.subscribe(),
+        KeyPlaces { wanted: wanted.subscribe(), requests: Arc::clone(&requests) },
         file,
         statuses,
         tasks,
     );
-    let name = issuer.clone();
+    let (name, fetched_from) = (issuer.clone(), place.clone());
     let (keys, keys_seen) = watch::channel(Err("they have not been fetched".to_owned()));
     tasks.spawn("issuer outside clusters", async move {
         // The wanted keys never change; the sender must live as long as this task.
         let _wanted = wanted;
-        follow(&issuer, &place, fetched_seen, keys).await;
+        follow(&issuer, &fetched_from, fetched_seen, keys).await;
     });
     let namespaces = args.token_namespace.clone();
-    Some(OutsideIssuer { issuer: name, cluster, namespaces, keys: keys_seen })
+    Some(OutsideIssuer { issuer: name, cluster, namespaces, keys: keys_seen, place, requests })
 }
 
 async fn follow(

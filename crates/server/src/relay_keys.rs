@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::key_fetcher;
+use super::key_fetcher::{self, KeyPlaces};
 use super::source::ConfigOrigin;
 use crate::config::ServeArgs;
 use strait_base::latest::publish_change;
@@ -18,11 +18,18 @@ use strait_kube_client::Loopback;
 use strait_model::Namespace;
 use strait_model::fetched_keys::{FetchedKeys, KeyPlace, WantedKeys};
 use strait_model::policy::Policy;
+use strait_sources::jwks::KeyRequests;
 
 /// Maximum duration of a fetch.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// File of the state directory that stores the keys.
 const FILE: &str = "relay-jwks.json";
+
+/// The fetched keys, and the requests to fetch them before they are due.
+pub(super) struct RelayIssuerKeys {
+    pub(super) fetched: watch::Receiver<(Arc<FetchedKeys>, bool)>,
+    pub(super) requests: Arc<KeyRequests<KeyPlace>>,
+}
 
 /// Starts to fetch the keys, and returns them.
 pub(super) fn start(
@@ -32,18 +39,19 @@ pub(super) fn start(
     mut policy: watch::Receiver<Arc<Policy>>,
     statuses: &SourceStatusTable,
     tasks: &Supervisor,
-) -> watch::Receiver<(Arc<FetchedKeys>, bool)> {
+) -> RelayIssuerKeys {
     let namespace: Namespace = args.namespace.as_str().into();
     let (wanted, wanted_seen) =
         watch::channel(Arc::new(wanted_keys(&policy.borrow_and_update(), &namespace)));
     // The operator writes the policy file.
     let loopback = source.loopback() != Loopback::Refused;
     let file = state_dir.map(|folder| folder.join(FILE));
-    let seen = key_fetcher::start(
+    let requests = Arc::<KeyRequests<KeyPlace>>::default();
+    let fetched = key_fetcher::start(
         "keys of relay tokens",
         args,
         loopback,
-        wanted_seen,
+        KeyPlaces { wanted: wanted_seen, requests: Arc::clone(&requests) },
         file,
         statuses,
         tasks,
@@ -54,7 +62,7 @@ pub(super) fn start(
             publish_change(&wanted, Arc::new(new));
         }
     });
-    seen
+    RelayIssuerKeys { fetched, requests }
 }
 
 fn wanted_keys(policy: &Policy, namespace: &Namespace) -> BTreeMap<KeyPlace, WantedKeys> {

@@ -8,11 +8,20 @@ use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use strait_base::codes;
-use strait_identity::token::{IssuerKeys, SignedToken, claimed_issuer};
+use strait_identity::token::{IssuerKeys, SignedToken, TokenFlaw, claimed_issuer};
 use strait_model::ClusterId;
-use strait_model::fetched_keys::FetchedKeys;
+use strait_model::fetched_keys::{FetchedKeys, KeyPlace};
 use strait_model::policy::{Policy, RelayTrust};
 use strait_relay::hub::{EnrolmentRefusal, RelayedMember};
+
+/// The keys of the issuers that the policy trusts.
+pub(super) struct TrustedKeys<'a> {
+    pub(super) policy: &'a Policy,
+    /// The keys of issuers whose keys the policy does not contain.
+    pub(super) published: &'a FetchedKeys,
+    /// Is called with the location of published keys if a token names a key that they lack.
+    pub(super) on_unknown_key: &'a dyn Fn(&KeyPlace),
+}
 
 /// Returns the member whose relay presents this token; `None` if it is not a signed token, so that it may
 /// be an invitation.
@@ -22,11 +31,11 @@ use strait_relay::hub::{EnrolmentRefusal, RelayedMember};
 /// issuer's keys are not known, and 403 if the accepted cluster is not a relayed member.
 pub(super) fn trusted<'a>(
     members: &'a BTreeMap<ClusterId, RelayedMember>,
-    policy: &Policy,
-    published: &FetchedKeys,
+    keys: &TrustedKeys<'_>,
     token: &str,
     now: SystemTime,
 ) -> Result<Option<(&'a ClusterId, &'a RelayedMember)>, EnrolmentRefusal> {
+    let TrustedKeys { policy, published, on_unknown_key } = keys;
     let token = token.trim();
     let Some(issuer) = claimed_issuer(token) else { return Ok(None) };
     let unaccepted = |fact: String| EnrolmentRefusal::new(401, &codes::RELAY_INVITATION, fact);
@@ -43,6 +52,11 @@ pub(super) fn trusted<'a>(
         };
         match verify(token, trust, &keys, now) {
             Err(flaw) => {
+                let is_unknown = matches!(flaw, RelayTokenFlaw::Token(TokenFlaw::UnknownKey(_)));
+                if is_unknown && trust.keys.is_none() {
+                    // The issuer may have a new key.
+                    on_unknown_key(&trust.key_place());
+                }
                 reason = format!("clusters.{cluster}.relay: the token is not accepted: {flaw}");
             }
             Ok(()) => {
@@ -57,29 +71,44 @@ pub(super) fn trusted<'a>(
     Err(unknown_keys.unwrap_or_else(|| unaccepted(reason)))
 }
 
+/// Why a token is not accepted.
+#[derive(Debug, thiserror::Error)]
+enum RelayTokenFlaw {
+    #[error(transparent)]
+    Token(#[from] TokenFlaw),
+    #[error("{0}")]
+    Other(String),
+}
+
 /// Checks that a token is valid, and of the account that is trusted.
-fn verify(token: &str, trust: &RelayTrust, keys: &str, now: SystemTime) -> Result<(), String> {
-    let text = |flaw: &dyn std::fmt::Display| flaw.to_string();
+fn verify(
+    token: &str,
+    trust: &RelayTrust,
+    keys: &str,
+    now: SystemTime,
+) -> Result<(), RelayTokenFlaw> {
     let keys = IssuerKeys::parse(&trust.issuer, keys.as_bytes());
-    let keys = keys.map_err(|error| format!("keys: {error}"))?;
-    let signed = SignedToken::read(token).map_err(|flaw| text(&flaw))?;
-    let claims = signed.verify(&keys).map_err(|flaw| text(&flaw))?;
+    let keys = keys.map_err(|error| RelayTokenFlaw::Other(format!("keys: {error}")))?;
+    let signed = SignedToken::read(token)?;
+    let claims = signed.verify(&keys)?;
     let subject = format!("system:serviceaccount:{}:{}", claims.namespace, claims.service_account);
     if subject != trust.subject {
-        return Err(format!("its subject is {subject}, not {}", trust.subject));
+        let fact = format!("its subject is {subject}, not {}", trust.subject);
+        return Err(RelayTokenFlaw::Other(fact));
     }
-    signed.check(std::slice::from_ref(&trust.audience), now).map_err(|flaw| text(&flaw))
+    Ok(signed.check(std::slice::from_ref(&trust.audience), now)?)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
     use std::time::Duration;
 
     use serde_json::{Value, json};
 
     use super::*;
     use strait_identity::token_signer::Signer;
-    use strait_model::fetched_keys::{KeyPlace, KeyState};
+    use strait_model::fetched_keys::KeyState;
 
     const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 
@@ -101,6 +130,12 @@ mod tests {
             ((*id).to_owned(), json!({ "relay": relay }))
         };
         parse(clusters.iter().map(cluster).collect())
+    }
+
+    /// Returns the keys that a policy contains.
+    fn only_in(policy: &Policy) -> TrustedKeys<'_> {
+        static NONE: FetchedKeys = FetchedKeys::new();
+        TrustedKeys { policy, published: &NONE, on_unknown_key: &|_| {} }
     }
 
     fn relay() -> Value {
@@ -131,7 +166,7 @@ mod tests {
         let policy = policy(&[("east", &east), ("west", &west)]);
         let members = BTreeMap::from([("west".into(), member())]);
         let found = |token: &str| {
-            let found = trusted(&members, &policy, &FetchedKeys::new(), token, now);
+            let found = trusted(&members, &only_in(&policy), token, now);
             found.map(|found| found.map(|(id, _)| id.to_string())).map_err(|refusal| refusal.status)
         };
         assert_eq!(found(&west.sign(&claims(&west, now))), Ok(Some("west".to_owned())));
@@ -145,6 +180,8 @@ mod tests {
     fn published_keys_verify_a_token_once_they_are_known() {
         let now = SystemTime::now();
         let [west, other] = [(); 2].map(|()| Signer::new(ISSUER, "k"));
+        let requested = RefCell::new(Vec::new());
+        let on_unknown_key = |place: &KeyPlace| requested.borrow_mut().push(place.clone());
         let policy =
             parse([("west".to_owned(), json!({ "relay": relay() }))].into_iter().collect());
         let members = BTreeMap::from([("west".into(), member())]);
@@ -156,17 +193,21 @@ mod tests {
         };
         let known = fetched(Some(west.keys().to_key_set()), Some("status 500"));
         let status = |published: &FetchedKeys, signer: &Signer| {
-            let found =
-                trusted(&members, &policy, published, &signer.sign(&claims(signer, now)), now);
+            let keys = TrustedKeys { policy: &policy, published, on_unknown_key: &on_unknown_key };
+            let found = trusted(&members, &keys, &signer.sign(&claims(signer, now)), now);
             found
                 .map(|found| found.map(|(id, _)| id.to_string()))
                 .map_err(|one| (one.status, one.code.id))
         };
         assert_eq!(status(&known, &west), Ok(Some("west".to_owned())), "the last valid keys");
         assert_eq!(status(&known, &other), Err((401, "STR0343")));
+        assert_eq!(*requested.borrow(), [], "its key has a known ID");
+        let rotated = Signer::new(ISSUER, "k2");
+        assert_eq!(status(&known, &rotated), Err((401, "STR0343")));
         let unknown = Err((503, "STR0352"));
         assert_eq!(status(&FetchedKeys::new(), &west), unknown);
         assert_eq!(status(&fetched(None, Some("status 500")), &west), unknown);
+        assert_eq!(requested.take(), [place], "the rotated key");
     }
 
     #[test]
@@ -190,7 +231,7 @@ mod tests {
             (changed(&|claims| claims["iss"] = json!("https://a.test")), now, "names the issuer"),
             (changed(&|_| {}), now + Duration::from_secs(7200), "expired"),
         ] {
-            let refusal = trusted(&members, &policy, &FetchedKeys::new(), &token, at);
+            let refusal = trusted(&members, &only_in(&policy), &token, at);
             let refusal = refusal.expect_err(fact);
             assert_eq!(refusal.status, 401);
             assert!(refusal.fact.contains(fact) && !refusal.fact.contains(&token), "{refusal:?}");

@@ -14,7 +14,8 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::relay_tokens;
+use super::relay_keys::RelayIssuerKeys;
+use super::relay_tokens::{self, TrustedKeys};
 use super::used_invitations::UsedInvitations;
 use strait_ads::relays::{RelayFuture, RelayPort, RelayStream};
 use strait_base::codes;
@@ -24,7 +25,7 @@ use strait_base::task::Supervisor;
 use strait_base::time::rfc3339;
 use strait_identity::{Authority, IdentityError, RelayIdentity, ServerIdentity};
 use strait_model::ClusterId;
-use strait_model::fetched_keys::FetchedKeys;
+use strait_model::fetched_keys::KeyPlace;
 use strait_model::policy::Policy;
 use strait_relay::hub::{
     EnrolmentLimits, EnrolmentRefusal, RelayClaims, RelayHub, RelayedMember, ReplicaName,
@@ -46,7 +47,7 @@ pub(super) struct RelayServiceConfig {
     pub(super) used_invitations: UsedInvitations,
     pub(super) policy: watch::Receiver<Arc<Policy>>,
     /// The keys of issuers of tokens that the policy does not contain.
-    pub(super) published_keys: watch::Receiver<(Arc<FetchedKeys>, bool)>,
+    pub(super) published_keys: RelayIssuerKeys,
     /// The lifetime of a relay's certificate.
     pub(super) lifetime: Duration,
     pub(super) replica: watch::Receiver<ReplicaName>,
@@ -180,9 +181,13 @@ impl RelayServiceState {
         let request = read_enrol(body)?;
         let members = self.members()?;
         let now = SystemTime::now();
-        let published = Arc::clone(&self.config.published_keys.borrow().0);
+        let keys = &self.config.published_keys;
+        let published = Arc::clone(&keys.fetched.borrow().0);
+        let on_unknown_key = |place: &KeyPlace| keys.requests.request(place, Instant::now());
         let policy = Arc::clone(&self.config.policy.borrow());
-        let by_token = relay_tokens::trusted(&members, &policy, &published, &request.token, now)?;
+        let keys =
+            TrustedKeys { policy: &policy, published: &published, on_unknown_key: &on_unknown_key };
+        let by_token = relay_tokens::trusted(&members, &keys, &request.token, now)?;
         let (cluster, member, invitation) = match by_token {
             Some((cluster, member)) => (cluster, member, None),
             None => {

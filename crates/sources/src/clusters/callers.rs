@@ -17,12 +17,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::watch;
 
+use self::issuers::IssuerReader;
 pub use self::issuers::MemberKeys;
-use self::issuers::{IssuerReader, KeysWanted};
 pub use self::review::RunningPods;
 use self::review::{ReviewedPod, Reviews};
 use super::reconciler::{MemberClients, MembersSettled};
 use super::status::ClusterStatus;
+use crate::jwks::KeyRequests;
 use strait_base::codes;
 use strait_base::task::Supervisor;
 use strait_identity::SpiffeId;
@@ -30,6 +31,7 @@ use strait_identity::caller::{
     Caller, CallerAnswer, CallerRefusal, CallerRegistry, RefusalKind, TokenProof,
 };
 use strait_identity::token::{IssuerKeys, SignedToken, TokenClaims, TokenFlaw, claimed_issuer};
+use strait_model::fetched_keys::KeyPlace;
 use strait_model::policy::Policy;
 use strait_model::{ClusterId, KnownClusters};
 
@@ -72,6 +74,10 @@ pub struct OutsideIssuer {
     pub namespaces: Vec<String>,
     /// Its keys, or the reason why they are unknown.
     pub keys: watch::Receiver<Result<Arc<IssuerKeys>, String>>,
+    /// Where its keys are fetched.
+    pub place: KeyPlace,
+    /// The requests to fetch them before they are due.
+    pub requests: Arc<KeyRequests<KeyPlace>>,
 }
 
 /// Verifies callers that present a token.
@@ -79,7 +85,7 @@ pub struct OutsideIssuer {
 pub struct MemberCallers {
     config: CallersConfig,
     keys: watch::Receiver<Arc<MemberKeys>>,
-    wanted: Arc<KeysWanted>,
+    requests: Arc<KeyRequests<ClusterId>>,
     reviews: Reviews,
 }
 
@@ -91,17 +97,21 @@ pub fn start(
 ) -> (Arc<MemberCallers>, watch::Receiver<Arc<MemberKeys>>) {
     let remembered = std::mem::take(&mut config.remembered);
     let (keys, keys_receiver) = watch::channel(Arc::new(remembered));
-    let wanted = Arc::<KeysWanted>::default();
+    let requests = Arc::<KeyRequests<ClusterId>>::default();
     let reader = IssuerReader {
         known: config.known.clone(),
         settled: config.settled.clone(),
         clients: config.clients.clone(),
-        wanted: Arc::clone(&wanted),
+        requests: Arc::clone(&requests),
         keys,
     };
     tasks.spawn_restarting("issuers", issuers::PAUSE, move || reader.clone().run());
-    let callers =
-        MemberCallers { config, keys: keys_receiver.clone(), wanted, reviews: Reviews::default() };
+    let callers = MemberCallers {
+        config,
+        keys: keys_receiver.clone(),
+        requests,
+        reviews: Reviews::default(),
+    };
     (Arc::new(callers), keys_receiver)
 }
 
@@ -270,7 +280,12 @@ impl MemberCallers {
                 format!("the keys of --token-issuer are not known yet (--token-jwks): {why}");
             CallerRefusal::unchecked(fact)
         })?;
-        let claims = signed.verify(&keys).map_err(|flaw| refused(&flaw))?;
+        let claims = signed.verify(&keys).map_err(|flaw| {
+            if matches!(flaw, TokenFlaw::UnknownKey(_)) {
+                outside.requests.request(&outside.place, Instant::now());
+            }
+            refused(&flaw)
+        })?;
         let id = SpiffeId::new(trust_domain, &claims.namespace, &claims.service_account);
         let id = id.map_err(|error| refused(&error))?;
         if !outside.namespaces.contains(&claims.namespace) {
@@ -311,7 +326,7 @@ impl MemberCallers {
         match signed.verify(keys) {
             Ok(claims) => Ok(OfflineVerdict::Proven(claims)),
             Err(TokenFlaw::UnknownKey(_)) => {
-                self.wanted.request(cluster, Instant::now());
+                self.requests.request(cluster, Instant::now());
                 Ok(OfflineVerdict::Unknown("its key is not known"))
             }
             Err(flaw) => Err(flaw),

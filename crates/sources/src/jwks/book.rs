@@ -156,6 +156,14 @@ impl KeyBook {
         self.first(None).map(|(due, _)| due)
     }
 
+    /// Makes a location due now, unless it is being fetched.
+    pub(super) fn set_due(&mut self, place: &KeyPlace, now: Instant) {
+        let next = self.entries.get_mut(place).and_then(|entry| entry.next_fetch.as_mut());
+        if let Some(next) = next {
+            *next = now.min(*next);
+        }
+    }
+
     /// Returns the last valid keys of each location.
     pub(super) fn valid_keys(&self) -> RememberedKeys {
         let entries = self.entries.iter().map(|(place, entry)| (place, &entry.valid_keys));
@@ -292,6 +300,21 @@ mod tests {
         assert_eq!([hours.after(1), hours.after(1)], [0, 1], "later");
         hours.answer("a", set("2"));
         assert_eq!(hours.state("a"), KeyState { keys: Some("2".into()), trouble: None });
+    }
+
+    #[test]
+    fn requested_location_is_fetched_before_it_is_due() {
+        let mut hours = Hours::new(&["a"]);
+        assert_eq!(hours.after(0), 1);
+        let request = |hours: &mut Hours| hours.book.set_due(&place("a"), hours.now);
+        request(&mut hours);
+        assert_eq!(hours.after(1), 0, "it is being fetched");
+        hours.answer("a", set("1"));
+        assert_eq!(hours.after(1), 0);
+        request(&mut hours);
+        assert_eq!(hours.after(0), 1);
+        hours.book.set_due(&place("unwanted"), hours.now);
+        assert_eq!(hours.after(0), 0);
     }
 
     #[test]

@@ -16,6 +16,7 @@ use tracing::{debug, info, warn};
 use super::book::{KeyBook, KeyEntry};
 use super::client::{FetchedSet, KeyClient, KeyFetchError};
 use super::kept::{self, RememberedKeys};
+use super::requests::KeyRequests;
 use strait_base::codes;
 use strait_base::source_status::{SourceFacts, SourceStatusTable};
 use strait_base::verifying_keys::cut;
@@ -26,6 +27,8 @@ use strait_model::fetched_keys::{FetchedKeys, KeyPlace, WantedKeys, shown_uri};
 pub struct FetcherInputs {
     /// The locations that policies name, each with its settings.
     pub wanted: watch::Receiver<Arc<BTreeMap<KeyPlace, WantedKeys>>>,
+    /// The locations to fetch before they are due.
+    pub requests: Arc<KeyRequests<KeyPlace>>,
     /// The client that fetches keys.
     pub client: Arc<KeyClient>,
     /// The file in which keys are stored, if any.
@@ -85,6 +88,9 @@ pub async fn run(mut inputs: FetcherInputs) {
                 let random = rand::random::<f64>();
                 book.record_result(&place, answer, (Instant::now(), SystemTime::now(), random));
                 inputs.store(&book, &mut remembered).await;
+            }
+            requested = inputs.requests.next() => {
+                requested.iter().for_each(|place| book.set_due(place, Instant::now()));
             }
             () = until(next) => {}
         }

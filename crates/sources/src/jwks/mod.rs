@@ -11,6 +11,7 @@ mod client;
 mod fetcher;
 mod guard;
 mod kept;
+mod requests;
 mod schedule;
 #[cfg(test)]
 mod tests;
@@ -18,3 +19,4 @@ mod tests;
 pub use self::client::{KeyClient, KeyFetchError, check_roots};
 pub use self::fetcher::{FetcherInputs, run};
 pub use self::guard::DialRules;
+pub use self::requests::KeyRequests;

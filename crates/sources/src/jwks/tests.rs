@@ -271,6 +271,7 @@ async fn fetcher_follows_rotations_and_keeps_valid_keys_across_a_restart() {
     let (sender, mut receiver) = watch::channel(Default::default());
     let inputs = FetcherInputs {
         wanted: wanted_receiver,
+        requests: Arc::default(),
         client: Arc::new(client(true)),
         file: Some(folder.path().join("jwks.json")),
         statuses: statuses.clone(),

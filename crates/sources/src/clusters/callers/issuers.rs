@@ -1,18 +1,19 @@
 //! Reads the token issuer and the signing keys of each member from the member's own API server,
 //! never from an address in a response.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt as _};
 use serde::Deserialize;
 use serde_json::Value;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::clusters::reconciler::{MemberClients, MembersSettled};
+use crate::jwks::KeyRequests;
 use strait_base::codes;
 use strait_base::task::until;
 use strait_identity::token::IssuerKeys;
@@ -23,8 +24,6 @@ use strait_model::{ClusterId, KnownClusters};
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
 /// The interval at which keys are read again, plus or minus a quarter.
 const REFRESH: Duration = Duration::from_secs(3600);
-/// The minimum interval between two reads that unknown keys cause.
-const WANTED_PAUSE: Duration = Duration::from_secs(10);
 /// The first and the maximum pause after a failed read.
 const RETRY: Duration = Duration::from_secs(10);
 const RETRY_MAX: Duration = Duration::from_secs(600);
@@ -39,41 +38,13 @@ const KEY_SET: &str = "/openid/v1/jwks";
 /// The keys that sign the tokens of each member.
 pub type MemberKeys = BTreeMap<ClusterId, Arc<IssuerKeys>>;
 
-/// Members for which an unknown key was requested.
-#[derive(Debug, Default)]
-pub(super) struct KeysWanted {
-    requested_at: Mutex<BTreeMap<ClusterId, std::time::Instant>>,
-    news: Notify,
-}
-
-impl KeysWanted {
-    /// Requests a new read of a member's keys, at most once per [`WANTED_PAUSE`].
-    pub(super) fn request(&self, cluster: &ClusterId, now: std::time::Instant) {
-        let mut requested_at = self.requested_at.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_new =
-            requested_at.get(cluster).is_none_or(|at| now.duration_since(*at) >= WANTED_PAUSE);
-        if is_new {
-            requested_at.insert(cluster.clone(), now);
-            drop(requested_at);
-            self.news.notify_one();
-        }
-    }
-
-    /// Returns the members requested since then.
-    pub(super) fn since(&self, since: std::time::Instant) -> BTreeSet<ClusterId> {
-        let requested_at = self.requested_at.lock().unwrap_or_else(PoisonError::into_inner);
-        let wanted = requested_at.iter().filter(|(_, at)| **at >= since);
-        wanted.map(|(cluster, _)| cluster.clone()).collect()
-    }
-}
-
 /// Reads the keys of members.
 #[derive(Clone)]
 pub(super) struct IssuerReader {
     pub(super) known: watch::Receiver<Arc<KnownClusters>>,
     pub(super) settled: watch::Receiver<MembersSettled>,
     pub(super) clients: watch::Receiver<Arc<MemberClients>>,
-    pub(super) wanted: Arc<KeysWanted>,
+    pub(super) requests: Arc<KeyRequests<ClusterId>>,
     pub(super) keys: watch::Sender<Arc<MemberKeys>>,
 }
 
@@ -95,7 +66,6 @@ impl IssuerReader {
     pub(super) async fn run(mut self) {
         let mut schedules = BTreeMap::<ClusterId, IssuerSchedule>::new();
         loop {
-            let looked_at = std::time::Instant::now();
             let clients = Arc::clone(&self.clients.borrow_and_update());
             self.forget();
             schedule_new_clients(&mut schedules, &clients);
@@ -103,8 +73,8 @@ impl IssuerReader {
             let next = schedules.values().map(|schedule| schedule.at).min();
             tokio::select! {
                 changed = self.clients.changed() => if changed.is_err() { return },
-                () = self.wanted.news.notified() => {
-                    for cluster in self.wanted.since(looked_at) {
+                requested = self.requests.next() => {
+                    for cluster in requested {
                         if let Some(schedule) = schedules.get_mut(&cluster) {
                             schedule.at = Instant::now();
                         }

@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+use futures::FutureExt as _;
+
 use super::super::status::ClusterState;
 use super::*;
 use strait_identity::token::TokenPod;
@@ -49,7 +51,7 @@ fn callers(keys: &[(&str, &Signer)], uid: &'static str, policy: &str) -> MemberC
             remembered: MemberKeys::new(),
         },
         keys: watch::channel(Arc::new(keys.collect())).1,
-        wanted: Arc::default(),
+        requests: Arc::default(),
         reviews: Reviews::default(),
     }
 }
@@ -200,29 +202,20 @@ async fn expired_token_is_accepted_while_its_member_is_unreachable_if_policy_all
     );
 }
 
-#[test]
-fn unknown_key_causes_at_most_one_read_in_ten_seconds() {
-    let wanted = KeysWanted::default();
-    let (east, now) = (ClusterId::from("east"), Instant::now());
-    let count_requests = |since| wanted.since(since).len();
-    wanted.request(&east, now);
-    assert_eq!(count_requests(now), 1);
-    wanted.request(&east, now + Duration::from_secs(9));
-    assert_eq!(count_requests(now + Duration::from_secs(1)), 0);
-    wanted.request(&east, now + Duration::from_secs(10));
-    assert_eq!(count_requests(now + Duration::from_secs(1)), 1);
-}
-
 #[tokio::test]
 async fn issuer_outside_the_clusters_vouches_only_for_its_namespaces() {
     let (east, outside) = (Signer::new(ISSUER, "k1"), Signer::new("https://idp.example", "k9"));
     let mut callers = callers(&[("east", &east)], "pod-uid", NO_RULES);
     let (keys, keys_receiver) = watch::channel(Err("its answer is no JSON".to_owned()));
+    let place = KeyPlace::Uri("https://idp.example/keys".into());
+    let requests = Arc::<KeyRequests<KeyPlace>>::default();
     callers.config.outside = Some(OutsideIssuer {
         issuer: outside.issuer.clone(),
         cluster: "east".into(),
         namespaces: vec!["vms".to_owned(), "strait-system".to_owned()],
         keys: keys_receiver,
+        place: place.clone(),
+        requests: Arc::clone(&requests),
     });
     let now = SystemTime::now();
     let claims = |sub: &str| {
@@ -249,6 +242,7 @@ async fn issuer_outside_the_clusters_vouches_only_for_its_namespaces() {
         claims.as_object_mut().expect("an object").remove(name);
         outside.sign(&claims)
     };
+    assert_eq!(requests.next().now_or_never(), None, "its keys are known");
     let stranger = Signer::new("https://idp.example", "k7");
     let mut elsewhere = claims("system:serviceaccount:vms:db");
     elsewhere["iss"] = "https://else.example".into();
@@ -281,6 +275,8 @@ async fn issuer_outside_the_clusters_vouches_only_for_its_namespaces() {
     assert_eq!(found, Ok("spiffe://cluster.local/ns/vms/sa/db".to_owned()));
     let refused = Err(("STR0522", RefusalKind::Unauthenticated));
     assert_eq!(verdict(&callers, &vm, "west").await, refused, "for workloads of another cluster");
+    // The issuer may have a new key.
+    assert_eq!(requests.next().now_or_never(), Some([place].into()));
     let denied = Err(("STR0524", RefusalKind::Denied));
     for (sub, expected) in [
         ("system:serviceaccount:shop:web", &denied),
