@@ -181,13 +181,18 @@ impl RelayServiceState {
         let request = read_enrol(body)?;
         let members = self.members()?;
         let now = SystemTime::now();
-        let keys = &self.config.published_keys;
-        let published = Arc::clone(&keys.fetched.borrow().0);
-        let on_unknown_key = |place: &KeyPlace| keys.requests.request(place, Instant::now());
         let policy = Arc::clone(&self.config.policy.borrow());
-        let keys =
-            TrustedKeys { policy: &policy, published: &published, on_unknown_key: &on_unknown_key };
-        let by_token = relay_tokens::trusted(&members, &keys, &request.token, now)?;
+        let by_token = {
+            let RelayIssuerKeys { fetched, requests } = &self.config.published_keys;
+            let on_unknown_key = |place: &KeyPlace| requests.request(place, Instant::now());
+            let published = Arc::clone(&fetched.borrow().0);
+            let keys = TrustedKeys {
+                policy: &policy,
+                published: &published,
+                on_unknown_key: &on_unknown_key,
+            };
+            relay_tokens::trusted(&members, &keys, &request.token, now)?
+        };
         let (cluster, member, invitation) = match by_token {
             Some((cluster, member)) => (cluster, member, None),
             None => {

@@ -35,8 +35,10 @@ use strait_model::{ByName, Interception};
 use strait_rules::access::PeerModes;
 use strait_rules::traffic::telemetry::{self, WrittenLog};
 
-/// Maximum time for Envoy's start and for a response.
+/// Maximum time for a response of an Envoy.
 const WAIT_LIMIT: Duration = Duration::from_secs(20);
+/// Maximum time for its start, which reads the configuration of many workloads next to other tests.
+const START_LIMIT: Duration = Duration::from_secs(60);
 const IDENTITY: &str = "spiffe://cluster.local/ns/ns/sa/app";
 
 /// Returns the Envoy in `STRAIT_ENVOY`, or the newest Envoy that `tests/components/install`
@@ -385,7 +387,7 @@ impl Running {
                 }
             }
         };
-        if tokio::time::timeout(WAIT_LIMIT, ready).await.is_err() {
+        if tokio::time::timeout(START_LIMIT, ready).await.is_err() {
             panic!("envoy is not ready: {}", std::fs::read_to_string(log).unwrap_or_default());
         }
         running
