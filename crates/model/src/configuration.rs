@@ -156,7 +156,7 @@ impl ObjectJson {
     }
 }
 
-/// The parts of an object of which [`Counted`] consists, with their text.
+/// The parts of an object that [`Counted`] contains, as text.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct CountedForm<'a> {

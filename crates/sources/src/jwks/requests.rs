@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-/// The minimum interval between two fetches that unknown keys cause, for each issuer. Anybody can
-/// present tokens with unknown keys.
+/// The minimum interval between two fetches that unknown keys cause, for each issuer. Callers
+/// without any identity can present tokens with unknown keys.
 const INTERVAL: Duration = Duration::from_secs(10);
 
 /// The issuers `K` whose keys are requested again.

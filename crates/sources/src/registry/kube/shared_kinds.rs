@@ -21,8 +21,8 @@ use strait_kube_client::{ApiClient, ApiError, Backoff, ListSelection, ReadLimits
 const LOOK: Duration = Duration::from_secs(300);
 const ABSENT: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(120));
 const AGAIN: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
-/// How long after a deletion the server is asked for the kind. The discovery of a real API server
-/// shows the removal of a kind within some milliseconds.
+/// The delay from a deletion to the request that confirms the kind. The discovery of a real API
+/// server shows the removal of a kind within some milliseconds.
 const CONFIRMED_AFTER: Duration = Duration::from_millis(500);
 /// Capacity of the channel of exports that wait for a confirmation.
 const EXPORTS_MAX: usize = 256;
@@ -98,8 +98,8 @@ async fn read_version<E>(
     }
 }
 
-/// Passes events of exports on, deletions once they are confirmed. Ends when the server removes the
-/// kind, or nobody receives the events.
+/// Forwards events of exports, and deletions once they are confirmed. Returns when the server removes
+/// the kind, or when the receiver of events is dropped.
 async fn confirm<E: From<IndexEvent<Export>>>(
     client: &ApiClient,
     mut received: mpsc::Receiver<IndexEvent<Export>>,
