@@ -182,28 +182,13 @@ fn write_member(out: &mut Vec<u8>, member: &AssignmentMember, metadata: &[u8]) {
         tag(2), // address
         text as u8,
     ]);
-    let size_start = if size < 0x80 {
-        bytes[SIZE_END - 1] = size as u8;
-        SIZE_END - 1
-    } else if size < 0x4000 {
-        bytes[SIZE_END - 2..SIZE_END].copy_from_slice(&[size as u8 | 0x80, (size >> 7) as u8]);
-        SIZE_END - 2
-    } else {
-        let varint = Varint::encode(size as u64);
-        let start = SIZE_END - varint.size();
-        bytes[start..SIZE_END].copy_from_slice(varint.bytes());
-        start
-    };
+    let varint = Varint::encode(size as u64);
+    let size_start = SIZE_END - varint.size();
+    bytes[size_start..SIZE_END].copy_from_slice(varint.bytes());
     bytes[size_start - 1] = tag(2); // lb_endpoints
-    if metadata.is_empty() {
-        out.extend_from_slice(&bytes[size_start - 1..end]);
-        return;
-    }
     out.extend_from_slice(&bytes[size_start - 1..before_weight]);
     out.extend_from_slice(metadata);
-    if before_weight < end {
-        out.extend_from_slice(&bytes[before_weight..end]);
-    }
+    out.extend_from_slice(&bytes[before_weight..end]);
 }
 
 /// Encodes an `LbEndpoint` with two addresses. This case is rare, so it is not optimized.

@@ -18,7 +18,9 @@ use super::client::{FetchedSet, KeyClient, KeyFetchError};
 use super::kept::{self, RememberedKeys};
 use super::requests::KeyRequests;
 use strait_base::codes;
+use strait_base::latest::publish_change;
 use strait_base::source_status::{SourceFacts, SourceStatusTable};
+use strait_base::task::until;
 use strait_base::verifying_keys::cut;
 use strait_model::fetched_keys::{FetchedKeys, KeyPlace, WantedKeys, shown_uri};
 
@@ -113,15 +115,7 @@ impl FetcherInputs {
         let is_shared = |it: &KeyPlace| lines.keys().any(|one| line(one) == line(it));
         let gone = gone.keys().filter(|place| !is_shared(place));
         gone.for_each(|place| self.statuses.forget(&line(place)));
-        let (fetched, tried) = (book.fetched(), book.is_tried());
-        self.fetched.send_if_modified(|(current, was_tried)| {
-            let differs = **current != fetched || *was_tried != tried;
-            *was_tried = tried;
-            if **current != fetched {
-                *current = Arc::new(fetched);
-            }
-            differs
-        });
+        publish_change(&self.fetched, (Arc::new(book.fetched()), book.is_tried()));
     }
 
     /// Writes the last valid keys to the file if they differ from its content.
@@ -196,12 +190,4 @@ pub(super) fn in_full(error: &KeyFetchError) -> String {
         cause = one.source();
     }
     cut(&text, TROUBLE_MAX)
-}
-
-/// Waits until that time; forever without a time.
-async fn until(time: Option<Instant>) {
-    match time {
-        Some(time) => tokio::time::sleep_until(time).await,
-        None => std::future::pending().await,
-    }
 }

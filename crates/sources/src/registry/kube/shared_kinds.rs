@@ -106,23 +106,22 @@ async fn confirm<E: From<IndexEvent<Export>>>(
     sink: &mpsc::Sender<E>,
 ) {
     let mut has_list = false;
+    // The number of waiting events that the last confirmation includes.
+    let mut confirmed = 0;
     while let Some(event) = received.recv().await {
-        let mut events = vec![event];
-        // The kind was there a moment before the first list.
-        if has_list && may_delete(&events[0]) {
+        // The kind existed just before the first list.
+        if confirmed > 0 {
+            confirmed -= 1;
+        } else if has_list && may_delete(&event) {
             sleep(CONFIRMED_AFTER).await;
-            while let Ok(event) = received.try_recv() {
-                events.push(event);
-            }
+            confirmed = received.len();
             if !has_kind(client).await {
                 return;
             }
         }
-        for event in events {
-            has_list |= matches!(event, WatchEvent::Restarted { .. });
-            if sink.send(event.into()).await.is_err() {
-                return;
-            }
+        has_list |= matches!(event, WatchEvent::Restarted { .. });
+        if sink.send(event.into()).await.is_err() {
+            return;
         }
     }
 }

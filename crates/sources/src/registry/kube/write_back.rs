@@ -412,7 +412,7 @@ impl WriteBackState {
                 self.denied.insert(object.permission(), now);
                 return false;
             }
-            // The object was deleted. One that is created with its name is another one.
+            // The object was deleted. A new object with the same name needs the value.
             Err(ApiError::NotFound(_)) => return false,
             // The value is not accepted.
             Ok(()) | Err(ApiError::Rejected(_)) => {}
