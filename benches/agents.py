@@ -107,7 +107,7 @@ def agents(options, side):
         with running(warmed(options, it, side)) as server:
             asked = reviews(it)
             flags = ("--tokens", it.folder / "tokens", "--subscribe", "0.05", *SIDECAR)
-            with running(Load(options, it, server, proxies, *flags)) as load:
+            with running(Load(options, it, server, proxies, *flags, accounts=1)) as load:
                 load.in_sync()
                 last = load.end()["sync"]["syncMs"]["last"] / 1e3
             server.settle()

@@ -316,15 +316,15 @@ class Server(Process):
 
 
 class Load(Process):
-    """xdsload, with its stages."""
+    """xdsload, with its stages. The proxies have several service accounts, because an identity has a budget of memory."""
 
-    def __init__(self, options, world, server, proxies, *flags):
+    def __init__(self, options, world, server, proxies, *flags, accounts=10):
         command = [options.xdsload, "--server", server.address, "--proxies", proxies, "--ca-dir", world.folder / "ca"]
         command += ["--clusters", ",".join(f"c{n + 1}" for n in range(world.clusters))]
         if options.networks > 1:
             # As sidecars do: not every server derives a proxy's network from its cluster.
             command += ["--networks", ",".join(f"n{n % options.networks + 1}" for n in range(world.clusters))]
-        command += ["--protocol", options.protocol, "--timeout", options.sync_seconds, "--duration", 86400]
+        command += ["--service-accounts", accounts, "--protocol", options.protocol, "--timeout", options.sync_seconds, "--duration", 86400]
         command += ["--stamps", f"http://{world.control}", "--server-name", options.server_name, *flags]
         self.started, self.server = time.monotonic(), server
         pipe = subprocess.PIPE

@@ -148,7 +148,7 @@ def scoped(options, side):
                 with running(Load(options, it, server, 1, *SIDECAR)) as load:
                     load.in_sync()
                     alone = server.rested()["dirty"]
-                with running(Load(options, it, server, proxies, *flags)) as load:
+                with running(Load(options, it, server, proxies, *flags, accounts=1)) as load:
                     load.in_sync()
                     memory = (server.rested()["dirty"] - alone) / proxies
                     received = load.end()["sync"]["wireBytes"]["received"] / proxies
@@ -199,7 +199,7 @@ def edited(options, it, server, proxies, flags, kinds, rests=False):
     """Measures edits of some kinds: latency, bytes and resources sent, CPU; and the latency of an edit after a rest."""
     figures, windows = {}, {}
     seconds = options.changes * (PERIOD_BESIDE if options.b else PERIOD)
-    with running(Load(options, it, server, proxies, *flags)) as load:
+    with running(Load(options, it, server, proxies, *flags, accounts=1)) as load:
         load.in_sync()
         idle = spent(server, 0, seconds)
         for name, act in kinds.items():

@@ -267,12 +267,6 @@ fn threads(
         return Err(Failure(format!("--tokens: {found} lines for {asked} proxies")));
     }
     let nobody = issuer.nobody()?;
-    let identity = |namespace: String| {
-        let id = SpiffeId::new(&options.trust_domain, &namespace, &options.service_account);
-        id.map(|id| (namespace, id)).map_err(failure)
-    };
-    let identities: BTreeMap<_, _> =
-        options.namespaces().map(identity).collect::<Result<_, _>>()?;
     let servers = servers(options)?;
     let names = options.names.as_ref().map(|path| {
         std::fs::read_to_string(path)
@@ -315,12 +309,13 @@ fn threads(
                 names.iter().filter(asked).map(|name| name.as_bytes().to_vec()).collect()
             }),
         };
-        let id = identities.get(&options.namespace_of(number));
-        let id = id.ok_or_else(|| failure("a namespace has no identity"))?;
+        let (namespace, account) =
+            (options.namespace_of(number), options.service_account_of(number));
+        let id = SpiffeId::new(&options.trust_domain, &namespace, &account).map_err(failure)?;
         let cluster = turn(&options.clusters, number).unwrap_or_default();
         let token = tokens.as_mut().map(|all| std::mem::take(&mut all[number as usize]));
         let token = token.map(|text| Token { text, cluster });
-        let tls = if token.is_some() { Arc::clone(&nobody) } else { issuer.client(id)? };
+        let tls = if token.is_some() { Arc::clone(&nobody) } else { issuer.client(&id)? };
         let proxy = Proxy { profile, tls, token, slow: of_share(options.slow) };
         if let Some(thread) = threads.get_mut(number as usize % turns) {
             thread.proxies.push(proxy);
@@ -368,7 +363,7 @@ fn node(options: &Options, number: u32) -> Node {
         ("LABELS", Value { kind: Some(ValueKind::StructValue(labels)) }),
         ("NAME", text(&pod)),
         ("NAMESPACE", text(&namespace)),
-        ("SERVICE_ACCOUNT", text(&options.service_account)),
+        ("SERVICE_ACCOUNT", text(&options.service_account_of(number))),
     ];
     fields.extend(turn(&options.networks, number).map(|network| ("NETWORK", text(&network))));
     // Some servers send a name table only to proxies that request it in the node.

@@ -51,6 +51,9 @@ pub(crate) struct Options {
     /// Service account of the proxies
     #[arg(long, value_name = "SA", default_value = "xdsload")]
     pub(crate) service_account: String,
+    /// Number of service accounts over which the proxies are spread: SA, SA-2, ..., SA-N
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) service_accounts: u32,
     #[arg(long, value_name = "TD", default_value = "cluster.local")]
     /// Trust domain of the certificates
     pub(crate) trust_domain: String,
@@ -120,6 +123,15 @@ impl Options {
         self.namespace_at(self.before_in_its_cluster(proxy) % self.namespaces)
     }
 
+    /// Returns the service account of a proxy.
+    pub(crate) fn service_account_of(&self, proxy: u32) -> String {
+        let Self { service_account, service_accounts, .. } = self;
+        match proxy % service_accounts {
+            0 => service_account.clone(),
+            place => format!("{service_account}-{}", place + 1),
+        }
+    }
+
     /// Returns the round of a proxy: the number of earlier proxies in its pair of cluster and
     /// namespace.
     pub(crate) fn round_of(&self, proxy: u32) -> u32 {
@@ -129,11 +141,6 @@ impl Options {
     /// Returns the number of earlier proxies in its cluster.
     fn before_in_its_cluster(&self, proxy: u32) -> u32 {
         proxy / u32::try_from(self.clusters.len()).unwrap_or(u32::MAX).max(1)
-    }
-
-    /// Iterates over all namespaces, each once.
-    pub(crate) fn namespaces(&self) -> impl Iterator<Item = String> {
-        (0..self.namespaces).map(|place| self.namespace_at(place))
     }
 
     fn namespace_at(&self, place: u32) -> String {
@@ -297,7 +304,15 @@ mod tests {
         let expected = [first, first, "default-2", "default-2", "default-3", "default-3", first];
         assert_eq!(namespaces, expected);
         assert_eq!([0, 5, 6, 11, 12].map(|proxy| options.round_of(proxy)), [0, 0, 1, 1, 2]);
-        assert!(options.namespaces().eq([first, "default-2", "default-3"]));
+    }
+
+    #[test]
+    fn proxies_are_spread_over_the_service_accounts() {
+        let arguments = ["xdsload", "--server", "a:1", "--ca-dir", "ca", "--proxies", "4"];
+        let more = ["--service-account", "app", "--service-accounts", "3"];
+        let options = Options::try_parse_from([&arguments[..], &more].concat()).expect("valid");
+        let accounts: Vec<_> = (0..4).map(|proxy| options.service_account_of(proxy)).collect();
+        assert_eq!(accounts, ["app", "app-2", "app-3", "app"]);
     }
 
     #[test]
