@@ -182,7 +182,8 @@ fn received(context: &Arc<PushContext>, proxy: &Proxy) -> ReceivedResources {
                     proxy_config.one(ResourceType::Route, &route).expect("always an answer");
                 take("rds", ResourceType::Route, &routes);
             }
-            let assigned = assignment(context, &proxy_config.view, service, number).localities;
+            let assigned =
+                assignment(context, &proxy_config.inputs.view, service, number).localities;
             let all = assigned.iter().flat_map(|group| &group.members);
             let all = all.map(|one| (one.address, one.port, one.tls_mode == TlsMode::Istio));
             members.entry((service.hostname().clone(), number)).or_default().extend(all);

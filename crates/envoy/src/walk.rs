@@ -29,6 +29,7 @@ use self::fit::{ArrivingConnection, accepting_chain, misfit, selected_domain, se
 pub use self::request::ProbedRequest;
 use super::ProxyConfig;
 use super::class::Class;
+use super::clients::Client;
 use super::lds::{ConnectionRules, TrafficSettings, apart_name, path_normalization};
 use super::rds::{self, Contenders, RouteCaller};
 use strait_base::codes;
@@ -36,7 +37,7 @@ use strait_mesh::aggregate::MergedService;
 use strait_mesh::push::addresses::{ListenAddresses, proxied_addresses};
 use strait_mesh::push::ingress::IngressOutline;
 use strait_mesh::push::proxy::inbound_targets;
-use strait_model::{Hostname, ProxyType, Resolution};
+use strait_model::{Hostname, Resolution};
 use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
 use strait_proto::envoy::envoy::config::endpoint::v3 as endpoint;
 use strait_proto::envoy::envoy::config::listener::v3 as listener;
@@ -102,7 +103,7 @@ struct TargetService<'a> {
 impl ProxyConfig<'_> {
     /// Follows a request, or a connection at an east-west gateway.
     pub fn walk(&self, request: &ProbedRequest, direction: RequestDirection) -> RequestWalk {
-        let proxy = self.proxy.id.to_string();
+        let proxy = self.inputs.proxy.id.to_string();
         let mut walk = RequestWalk { proxy, ..RequestWalk::default() };
         match self.library() {
             Some(library) => self.call(&library, request, &mut walk),
@@ -114,15 +115,15 @@ impl ProxyConfig<'_> {
 
     fn follow(&self, request: &ProbedRequest, direction: RequestDirection, walk: &mut RequestWalk) {
         let inbound = direction != RequestDirection::Out;
-        let class = self.common().class(&self.view);
-        let addresses = self.common().addresses(&class);
+        let class = self.inputs.common().class(&self.inputs.view);
+        let addresses = self.inputs.common().addresses(&class);
         let target = self.resolve_target(request, &addresses);
-        let is_gateway = self.east_west_port.is_some();
+        let is_east_west = matches!(self.client, Client::EastWest(_));
         let all = self.listeners();
         let resources = || all.shared.resources().iter().chain(&all.own);
         let named = |name: &str| resources().find(|one| *one.name == *name);
         if let Some(port) = request.by_proxy {
-            let scope = self.context.traffic.scope(&class.namespace, &class.selection);
+            let scope = self.inputs.context.traffic.scope(&class.namespace, &class.selection);
             let proxies = scope.proxies();
             if !proxies.contains_key(&port) {
                 let has = match proxies.keys().map(u16::to_string).collect::<Vec<_>>() {
@@ -142,7 +143,7 @@ impl ProxyConfig<'_> {
                 return;
             }
         }
-        let any = if self.view.ipv4 { "0.0.0.0" } else { "::" };
+        let any = if self.inputs.view.ipv4 { "0.0.0.0" } else { "::" };
         let ingress = self.ingress_outline();
         let server_name = request.sni.as_deref().unwrap_or(&request.host);
         let server_name = Some(server_name).filter(|_| request.is_tls);
@@ -157,22 +158,26 @@ impl ProxyConfig<'_> {
                 let address = port.bind.map_or_else(|| any.to_owned(), |bind| bind.to_string());
                 named(&format!("{address}_{}", port.number))
             })
-        } else if is_gateway {
+        } else if is_east_west {
             resources().next()
         } else if inbound {
-            let served =
-                self.cache.served(self.context, &self.proxy.cluster, self.proxy.namespace());
-            let targets = inbound_targets(self.context, self.proxy, &served);
+            let served = self.inputs.cache.served(
+                self.inputs.context,
+                &self.inputs.proxy.cluster,
+                self.inputs.proxy.namespace(),
+            );
+            let targets = inbound_targets(self.inputs.context, self.inputs.proxy, &served);
             let target = targets.iter().find(|one| one.port.number == request.port);
-            let apart = target.and_then(|target| apart_name(target, self.proxy.interception));
+            let apart =
+                target.and_then(|target| apart_name(target, self.inputs.proxy.interception));
             own_port = target.filter(|_| apart.is_some()).map(|target| target.target);
             named(apart.as_deref().unwrap_or("virtualInbound"))
         } else {
             let port = request.by_proxy.unwrap_or(request.port);
             let own = target.address.filter(|_| request.by_proxy.is_none());
             let own = own.map(|address| format!("{address}_{port}"));
-            let scope = self.context.traffic.scope(&class.namespace, &class.selection);
-            let placed = scope.addresses(self.proxy.interception).get(&port).copied();
+            let scope = self.inputs.context.traffic.scope(&class.namespace, &class.selection);
+            let placed = scope.addresses(self.inputs.proxy.interception).get(&port).copied();
             own_port = placed.filter(|at| at.listens).map(|_| port);
             let placed = placed.map(|at| format!("{}_{port}", at.address));
             let listener = placed.or(own).as_deref().and_then(named);
@@ -181,13 +186,17 @@ impl ProxyConfig<'_> {
             let rest = || named("virtualOutbound").filter(|_| request.by_proxy.is_none());
             listener.or_else(rest)
         };
-        let settings = TrafficSettings::for_mesh(&self.context.mesh);
+        let settings = TrafficSettings::for_mesh(&self.inputs.context.mesh);
         let workload_connection = found.as_ref().and_then(|found| {
-            let service =
-                target.service.filter(|_| self.proxy.kind == ProxyType::Sidecar && !inbound)?;
+            let service = target
+                .service
+                .filter(|_| self.inputs.proxy.kind.serves_one_workload() && !inbound)?;
             let mut ports = service.ports_in(&class.cluster);
-            let rules =
-                ConnectionRules { context: self.context, class: &class, settings: &settings };
+            let rules = ConnectionRules {
+                context: self.inputs.context,
+                class: &class,
+                settings: &settings,
+            };
             Some(WorkloadConnection {
                 rules,
                 host: service.hostname(),
@@ -207,7 +216,6 @@ impl ProxyConfig<'_> {
             return;
         };
         walk.listener = Some(found.name.to_string());
-        let is_east_west = is_gateway && ingress.is_none();
         let listener: listener::Listener = decoded(found);
         let mut connection = ArrivingConnection {
             address: target.address,
@@ -220,9 +228,12 @@ impl ProxyConfig<'_> {
             connection.protocols = &["istio"];
         }
         if inbound {
-            let served =
-                self.cache.served(self.context, &self.proxy.cluster, self.proxy.namespace());
-            let targets = inbound_targets(self.context, self.proxy, &served);
+            let served = self.inputs.cache.served(
+                self.inputs.context,
+                &self.inputs.proxy.cluster,
+                self.inputs.proxy.namespace(),
+            );
+            let targets = inbound_targets(self.inputs.context, self.inputs.proxy, &served);
             let target = targets.iter().find(|one| one.port.number == request.port);
             connection.port = target.map_or(request.port, |target| target.target);
             if direction == RequestDirection::InByMtls {
@@ -275,7 +286,7 @@ impl ProxyConfig<'_> {
         ingress: Option<&IngressOutline<'_>>,
     ) -> String {
         let port = request.by_proxy.unwrap_or(request.port);
-        let own = own.filter(|own| !self.proxy.may_listen_at(*own));
+        let own = own.filter(|own| !self.inputs.proxy.may_listen_at(*own));
         let closed = ingress.and_then(|ingress| ingress.closed.get(&port).copied()).or(own);
         let why = match (closed, ingress) {
             (Some(own), _) => {
@@ -322,7 +333,8 @@ impl ProxyConfig<'_> {
         }
         // A full name wins over short names, and these win over wildcards.
         let is_own = |host: &str| host.eq_ignore_ascii_case(&request.host);
-        let is_called = |host: &str| rds::is_called(host, &self.proxy.dns_domain, &request.host);
+        let is_called =
+            |host: &str| rds::is_called(host, &self.inputs.proxy.dns_domain, &request.host);
         let is_under = |host: &str| HostPattern::for_service(&host.into()).matches(&request.host);
         let find = |is: &dyn Fn(&str) -> bool| {
             addresses.services.iter().find(|(service, _)| is(service.hostname().as_str()))
@@ -333,7 +345,7 @@ impl ProxyConfig<'_> {
         };
         // Proxies that resolve names with Strait's addresses know the addresses that Strait
         // allocated.
-        let takes_given = self.proxy.takes_given_addresses;
+        let takes_given = self.inputs.proxy.takes_given_addresses;
         let mut usable = vips.iter().filter(|vip| takes_given || !is_given(&vip.address));
         let vip = usable.find(|vip| vip.has(request.port)).map(|vip| vip.address);
         // For a service without an address, a client receives the addresses of the service's pods.
@@ -402,18 +414,20 @@ impl ProxyConfig<'_> {
             Some(port) => {
                 let Class { cluster, namespace, selection, families } = class;
                 let whose = (namespace, selection);
-                proxied = proxied_addresses(self.context, cluster, whose, *families, port);
+                proxied = proxied_addresses(self.inputs.context, cluster, whose, *families, port);
                 &proxied
             }
             None => addresses,
         };
         let contenders = self.contenders((table, host), request, class, addresses);
-        let rule = match self.proxy.kind {
-            ProxyType::Router => {
-                let rules = self.ingress_rules(&table.name, &host.name);
+        let rule = match &self.client {
+            Client::Ingress(gateway) => {
+                let rules = gateway.rules(&self.inputs, &table.name, &host.name);
                 served(&rules, (&misfits, decided), walk)
             }
-            ProxyType::Sidecar => {
+            // Its listener uses no routes.
+            Client::EastWest(_) => None,
+            Client::Sidecar(_) | Client::Library(_) => {
                 contenders.as_ref().and_then(|all| self.judged(all, (&misfits, decided), walk))
             }
         };
@@ -445,9 +459,9 @@ impl ProxyConfig<'_> {
         };
         let host = self.host_named(&first.into(), domain, addresses);
         let port = port.parse().ok()?;
-        let lists = &self.cache.route_lists;
+        let lists = &self.inputs.cache.route_lists;
         let caller = RouteCaller::Sidecar;
-        Some(rds::contenders(self.context, class, (&host, port, caller), addresses, lists))
+        Some(rds::contenders(self.inputs.context, class, (&host, port, caller), addresses, lists))
     }
 
     /// Returns the host that has a domain of a virtual host. Hosts with equal routes from rules
@@ -456,8 +470,8 @@ impl ProxyConfig<'_> {
         let below = domain.strip_prefix("*.");
         let is_called = |host: &Hostname| {
             let names = below.into_iter().chain([domain]);
-            let mut names =
-                names.map(|name| rds::is_called(host.as_str(), &self.proxy.dns_domain, name));
+            let mut names = names
+                .map(|name| rds::is_called(host.as_str(), &self.inputs.proxy.dns_domain, name));
             names.any(|is| is)
         };
         if is_called(first) {
@@ -470,12 +484,16 @@ impl ProxyConfig<'_> {
             services.find(|(_, vips)| vips.iter().any(|vip| rds::is_address_domain(vip, domain)))
         });
         if let Some((service, _)) = found {
-            return self.context.target(service.hostname(), &self.view.namespace).clone();
+            return self
+                .inputs
+                .context
+                .target(service.hostname(), &self.inputs.view.namespace)
+                .clone();
         }
         let ruled = Hostname::from(domain);
         let pattern = HostPattern::for_service(&ruled);
-        let services = &self.context.traffic.virtual_services;
-        let is_ruled = services.for_pattern(&pattern, &self.view.namespace).next().is_some();
+        let services = &self.inputs.context.traffic.virtual_services;
+        let is_ruled = services.for_pattern(&pattern, &self.inputs.view.namespace).next().is_some();
         if is_ruled { ruled } else { first.clone() }
     }
 
@@ -585,7 +603,9 @@ impl ProxyConfig<'_> {
         };
         let reason = match rule {
             Some(rule) if rule.retries.is_some() => "as the rule says",
-            rule if self.context.mesh.retries.is_some() && (rule.is_some() || is_outbound()) => {
+            rule if self.inputs.context.mesh.retries.is_some()
+                && (rule.is_some() || is_outbound()) =>
+            {
                 "as the mesh config says"
             }
             _ => "by default",
@@ -644,7 +664,7 @@ impl ProxyConfig<'_> {
                 let eds = upstream.eds_cluster_config.as_ref();
                 let service_name = eds.map_or("", |eds| &eds.service_name);
                 let service_name = if service_name.is_empty() { name } else { service_name };
-                Some(count(&decoded(&self.assignment(service_name))))
+                Some(count(&decoded(&self.inputs.assignment(service_name))))
             }
             Some(ClusterDiscoveryType::Type(kind)) if kind == DiscoveryType::OriginalDst as i32 => {
                 None

@@ -845,8 +845,8 @@ fn check_against_scratch(
     }
     let mut proxy_config = ProxyConfig::new(context, proxy, location.network.clone(), cache)
         .at(location.whereabouts.clone());
-    let common = proxy_config.common();
-    let view = common.projected(&proxy_config.view);
+    let common = proxy_config.inputs.common();
+    let view = common.projected(&proxy_config.inputs.view);
     let addresses = &common.addresses(&class_for(&view));
     let given = proxy.takes_given_addresses;
     let table = nds::NameTableInputs::new(context, &view, addresses, given).at_once();
@@ -855,7 +855,7 @@ fn check_against_scratch(
     if proxy.kind == ProxyType::Router {
         return;
     }
-    let class = common.class(&proxy_config.view);
+    let class = common.class(&proxy_config.inputs.view);
     for port in [80, 8080, 5432, 7000] {
         let whole = rds::oracle::route(context, addresses, &class, &proxy.dns_domain, port);
         let route = proxy_config.one(ResourceType::Route, &port.to_string()).expect("an answer");
@@ -895,13 +895,13 @@ fn shape(context: &Arc<PushContext>, location: &ProxyLocation, cache: &Cache) ->
     }
     for host in hosts {
         for port in [80, 8080, 7000] {
-            let name = match proxy_config.view.role {
+            let name = match proxy_config.inputs.view.role {
                 Role::Client => OutboundName::sidecar(host.clone(), port),
                 Role::Gateway => OutboundName::sni(host.clone(), port),
             };
             for subset in ["", "one", "two"] {
                 let name = name.clone().of_subset(subset).to_string();
-                let assignment = proxy_config.assignment(&name);
+                let assignment = proxy_config.inputs.assignment(&name);
                 shape.insert((ResourceType::Endpoint, name), assignment.version);
             }
         }

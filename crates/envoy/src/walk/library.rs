@@ -27,7 +27,7 @@ impl ProxyConfig<'_> {
             );
             return;
         }
-        let Some((service, port)) = library.dialled(name, &self.proxy.dns_domain) else {
+        let Some((service, port)) = library.dialled(name, &self.inputs.proxy.dns_domain) else {
             walk.outcome = format!(
                 "the call fails: the library can call no service {name}, and receives no listener of that name"
             );
@@ -43,10 +43,11 @@ impl ProxyConfig<'_> {
         let mut misfits: Vec<_> =
             host.routes.iter().map(|route| misfit(route.r#match.as_ref(), request)).collect();
         let decided = misfits.iter().position(Option::is_none);
-        let class = self.common().class(&self.view);
-        let (addresses, lists) = (self.common().addresses(&class), &self.cache.route_lists);
+        let class = self.inputs.common().class(&self.inputs.view);
+        let (addresses, lists) =
+            (self.inputs.common().addresses(&class), &self.inputs.cache.route_lists);
         let called = (service.hostname(), port, RouteCaller::Library);
-        let all = rds::contenders(self.context, &class, called, &addresses, lists);
+        let all = rds::contenders(self.inputs.context, &class, called, &addresses, lists);
         // The last route, after those of rules, fails calls that no rule matches.
         misfits.truncate(all.places.len());
         let rule_index = decided.filter(|at| *at < all.places.len());
