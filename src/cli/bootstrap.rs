@@ -147,7 +147,7 @@ pub(crate) fn run(args: &BootstrapArgs) -> Result<(), CommandFailure> {
 /// The errors of [`run`], except for `--file`, which this function does not use.
 pub(crate) fn text(args: &BootstrapArgs) -> Result<String, CommandFailure> {
     if args.grpc {
-        if args.kind != ProxyType::Sidecar {
+        if !args.kind.serves_one_workload() {
             return Err(CommandFailure::usage("--grpc is for clients and servers: --type sidecar"));
         }
         // The library reads the certificate files itself, so no SDS files are needed.

@@ -99,6 +99,23 @@ fn no_code_uses_print_macros_that_panic_on_closed_output() {
     );
 }
 
+/// A comparison compiles with a new kind of proxy or registry and is silently wrong for it. A match
+/// lists all kinds, and so do the properties of a kind (`ProxyType::is_gateway`).
+#[test]
+fn no_code_compares_a_kind_of_proxy_or_registry() {
+    let kinds = ["ProxyType::", "Provider::"];
+    let compares = |line: &str| {
+        kinds
+            .iter()
+            .any(|kind| ["== ", "!= "].iter().any(|op| line.contains(&format!("{op}{kind}"))))
+    };
+    let files = sources();
+    let files = files.iter().filter(|(file, _)| !is_tests(file));
+    let lines = files.flat_map(|(file, text)| text.lines().map(move |line| (file, line)));
+    let found: Vec<_> = lines.filter(|(_, line)| compares(line)).collect();
+    assert!(found.is_empty(), "use a match or a property of the kind: {found:#?}");
+}
+
 #[test]
 fn each_type_name_is_defined_once() {
     let mut defined: BTreeMap<String, Vec<String>> = BTreeMap::new();

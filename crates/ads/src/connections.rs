@@ -20,8 +20,7 @@ use strait_identity::{Caller, CallerProof, SpiffeId};
 use strait_mesh::push::Whereabouts;
 use strait_mesh::push::subscription_index::StreamBacklog;
 use strait_model::{
-    Interception, NameMatch, NetworkId, Proxy, ProxyName, ProxyType, RootBundle,
-    VirtualHostDelivery,
+    Interception, NameMatch, NetworkId, Proxy, ProxyName, RootBundle, VirtualHostDelivery,
 };
 use strait_xds::answers::Progress;
 pub use strait_xds::answers::ProxyStanding;
@@ -323,7 +322,7 @@ impl OpenStream {
             return false;
         }
         let session = lock(&self.session);
-        let is_router = self.proxy.kind == ProxyType::Router;
+        let is_router = self.proxy.kind.is_gateway();
         let routes = session.has_followed(ResourceType::Route).filter(|_| is_router);
         session.has_followed(ResourceType::Listener) == Some(true)
             && routes != Some(false)

@@ -26,8 +26,8 @@ use strait_mesh::push::view::{ViewDependencies, ViewKey};
 use strait_model::mesh_config::MeshConfig;
 use strait_model::policy::Policy;
 use strait_model::{
-    ClusterId, GrpcLibrary, Hostname, KnownClusters, Labels, Namespace, Proxy, ProxyType,
-    Resolution, Service, Workload, WorkloadKey,
+    ClusterId, GrpcLibrary, Hostname, KnownClusters, Labels, Namespace, Proxy, Resolution, Service,
+    Workload, WorkloadKey,
 };
 use strait_rules::traffic::HostPattern;
 use strait_rules::traffic::destination_rule::RulesForHost;
@@ -210,7 +210,7 @@ impl Cache {
     /// Returns the port on which `proxy` listens as an east-west gateway. The search visits every
     /// service, so the result is cached until such services or the proxy's pod change.
     pub(super) fn east_west_port(&self, context: &PushContext, proxy: &Proxy) -> Option<u16> {
-        if proxy.kind != ProxyType::Router {
+        if !proxy.kind.is_gateway() {
             return None;
         }
         let key = (proxy.cluster.clone(), proxy.workload.clone());

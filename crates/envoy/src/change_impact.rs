@@ -158,7 +158,7 @@ impl<'a> Groups<'a> {
         let proxy = &*location.proxy;
         let SnapshotDiff { cache, whole: [before, now], .. } = self.diff;
         let port = cache.east_west_port(before, proxy);
-        if proxy.kind == ProxyType::Router
+        if proxy.kind.is_gateway()
             && self.diff.may_be_gateway(&proxy.cluster)
             && cache.east_west_port(now, proxy) != port
         {

@@ -21,7 +21,6 @@ use strait_mesh::push::PushContext;
 use strait_mesh::push::addresses::ListenAddresses;
 use strait_mesh::push::shared::set_names;
 use strait_mesh::push::view::{Path, ViewKey, decide};
-use strait_model::registry::Provider;
 use strait_model::{ClusterId, EndpointRef, Health, NetworkId, Resolution};
 use strait_proto::istio::nds::{NameTable, name_table::NameInfo};
 use strait_rules::service_entry::is_given;
@@ -235,7 +234,7 @@ impl<'a> NameTableInputs<'a> {
     /// the search domains of a pod's resolver.
     fn called(&self, service: &'a MergedService, in_full: &InFull<'_>) -> Called<'a> {
         let host = service.hostname().as_str();
-        let is_kubernetes = |shard: &ShardEndpoints| shard.key.provider == Provider::Kubernetes;
+        let is_kubernetes = |shard: &ShardEndpoints| shard.key.provider.is_cluster();
         let in_kubernetes = service.shards.first().is_some_and(is_kubernetes);
         let (name, owner) = (&*service.primary.name, service.primary.namespace.as_str());
         let namespace = self.view.namespace.as_str();

@@ -438,14 +438,14 @@ impl Decision<'_> {
     }
 
     fn is_entry(&self) -> bool {
-        self.shard.provider == Provider::ServiceEntry
+        self.shard.provider.is_of_service_entries()
     }
 
     /// Returns whether the endpoint is a pod of another cluster, identified by its address.
     fn is_elsewhere(&self) -> bool {
         self.endpoint.workload.is_none()
             && self.endpoint.service_account.is_some()
-            && self.shard.provider == Provider::Kubernetes
+            && self.shard.provider.is_cluster()
     }
 
     fn is_everywhere(&self) -> bool {
@@ -458,13 +458,11 @@ impl Decision<'_> {
         match step {
             WithholdingStep::Ready => "ready".into(),
             WithholdingStep::Pod => match (endpoint.workload, endpoint.pod) {
-                (Some(entry), PodState::Known) if self.is_entry() => {
-                    format!("WorkloadEntry {entry}")
-                }
-                (Some(instance), PodState::Known) if self.shard.provider == Provider::Consul => {
-                    format!("instance {instance} of {}", self.shard.cluster)
-                }
-                (Some(pod), PodState::Known) => format!("pod {pod}"),
+                (Some(workload), PodState::Known) => match self.shard.provider {
+                    Provider::ServiceEntry => format!("WorkloadEntry {workload}"),
+                    Provider::Consul => format!("instance {workload} of {}", self.shard.cluster),
+                    Provider::Kubernetes | Provider::WorkloadEntry => format!("pod {workload}"),
+                },
                 _ if self.is_elsewhere() => {
                     let identity = endpoint.service_account.map_or("", |identity| identity);
                     format!("pod of another cluster at this address: {identity}")

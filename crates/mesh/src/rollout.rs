@@ -17,7 +17,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 pub use self::file::RolloutFiles;
 use strait_model::policy::RolloutPlan;
-use strait_model::{Collection, ConfigurationSnapshot, Proxy, ProxyType};
+use strait_model::{Collection, ConfigurationSnapshot, Proxy};
 
 /// The name of the operator in a hold that was created because a rollout stopped. It is stored in
 /// the state directory and in Secrets, where it identifies such holds, so the spelling stays.
@@ -46,7 +46,7 @@ impl Cohort {
     /// members only at 100 %.
     pub fn contains(&self, proxy: &Proxy) -> bool {
         self.percent >= 100
-            || (proxy.kind != ProxyType::Router
+            || (!proxy.kind.is_gateway()
                 && !self.places.is_empty()
                 && self.places.binary_search(&place(&self.name, proxy)).is_ok())
     }
@@ -55,7 +55,7 @@ impl Cohort {
     /// of the connected proxies, rounded down, with a minimum of one. The order of proxies is the
     /// same in every process and differs between configurations. No member is removed.
     pub fn filled<'a>(&self, percent: u8, connected: impl Iterator<Item = &'a Proxy>) -> Self {
-        let sidecars = connected.filter(|proxy| proxy.kind != ProxyType::Router);
+        let sidecars = connected.filter(|proxy| !proxy.kind.is_gateway());
         let mut candidates: Vec<u64> = sidecars.map(|proxy| place(&self.name, proxy)).collect();
         // Several streams of one proxy count once.
         candidates.sort_unstable();

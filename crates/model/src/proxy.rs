@@ -25,6 +25,24 @@ impl ProxyType {
             Self::Router => "router",
         }
     }
+
+    /// Returns whether the proxy belongs to one workload. Sidecar objects select such a proxy, and
+    /// it receives the requests of its workload.
+    pub fn serves_one_workload(self) -> bool {
+        match self {
+            Self::Sidecar => true,
+            Self::Router => false,
+        }
+    }
+
+    /// Returns whether the proxy forwards requests of other clients. Gateway objects select such a
+    /// proxy, and it may be an east-west gateway.
+    pub fn is_gateway(self) -> bool {
+        match self {
+            Self::Sidecar => false,
+            Self::Router => true,
+        }
+    }
 }
 
 /// The content of a node ID and its metadata. (docs/reference/interface.md, "Proxies"; Istio's node

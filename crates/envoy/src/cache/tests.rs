@@ -76,7 +76,7 @@ fn receive(context: &Arc<PushContext>, proxy: &Proxy, cache: &Cache) -> CachedRe
         lists: vec![proxy_config.all(ResourceType::Cluster).shared],
         resources: assignments,
     };
-    if proxy.kind == ProxyType::Sidecar {
+    if proxy.kind.serves_one_workload() {
         let kinds = [ResourceType::Listener, ResourceType::NameTable];
         received.lists.extend(kinds.map(|kind| proxy_config.all(kind).shared));
         received.resources.extend(proxy_config.one(ResourceType::Route, "80"));

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::snapshot_diff::SnapshotDiff;
 use crate::spans::{self, SpanReport};
 use strait_mesh::push::PushContext;
-use strait_model::{Hostname, Namespace, Proxy, ProxyType};
+use strait_model::{Hostname, Namespace, Proxy};
 use strait_rules::traffic::Selection;
 use strait_rules::traffic::envoy_filter::PatchPlace;
 use strait_rules::traffic::telemetry::CallEnd;
@@ -143,7 +143,7 @@ impl SnapshotDiff<'_> {
             let reports = SpanReport::for_proxy(context, proxy, &selection);
             let clusters: BTreeSet<String> = reports.iter().map(|one| one.cluster()).collect();
             let scope = context.traffic.scope(proxy.namespace(), &selection);
-            let has_all = proxy.kind == ProxyType::Sidecar && scope.sidecar().is_none();
+            let has_all = proxy.kind.serves_one_workload() && scope.sidecar().is_none();
             (clusters, has_all)
         };
         let [(before, had_all), (now, has_all)] = self.whole.map(|context| clusters(context));

@@ -852,7 +852,7 @@ fn check_against_scratch(
     let table = nds::NameTableInputs::new(context, &view, addresses, given).at_once();
     let shared = proxy_config.all(ResourceType::NameTable).shared;
     assert_eq!(shared.resources()[0].body.to_bytes(), table, "{place}: names for {proxy:?}");
-    if proxy.kind == ProxyType::Router {
+    if proxy.kind.is_gateway() {
         return;
     }
     let class = common.class(&proxy_config.inputs.view);
@@ -883,7 +883,7 @@ fn shape(context: &Arc<PushContext>, location: &ProxyLocation, cache: &Cache) ->
     let hosts: Vec<_> = SERVICES.map(host).into_iter().chain(ENTRIES.map(Hostname::from)).collect();
     routes.extend(hosts.iter().map(|host| format!("{host}:7000")));
     routes.insert("http_proxy.3128".to_owned());
-    if location.proxy.kind == ProxyType::Router {
+    if location.proxy.kind.is_gateway() {
         for port in [80, 8080, 15443] {
             routes.insert(format!("http.{port}"));
             for gateway in

@@ -10,7 +10,6 @@ use prost::Message;
 use super::{InFull, NameTableInputs, PodNames, is_given, rds};
 use strait_mesh::aggregate::{MergedService, ShardEndpoints};
 use strait_model::Resolution;
-use strait_model::registry::Provider;
 use strait_proto::istio::nds::{NameTable, name_table::NameInfo};
 
 impl NameTableInputs<'_> {
@@ -68,7 +67,7 @@ impl NameTableInputs<'_> {
             return;
         }
         let host = service.hostname().as_str();
-        let is_kubernetes = |shard: &ShardEndpoints| shard.key.provider == Provider::Kubernetes;
+        let is_kubernetes = |shard: &ShardEndpoints| shard.key.provider.is_cluster();
         let in_kubernetes = service.shards.first().is_some_and(is_kubernetes);
         // The agent completes short names with the search domains of a pod's resolver.
         let short_form = format!("{}.{}", service.primary.name, service.primary.namespace);

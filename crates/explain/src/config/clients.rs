@@ -69,7 +69,7 @@ impl<'a> RouterGroup<'a> {
     /// Groups the routers among these proxies, without east-west gateways.
     pub(super) fn all(context: &'a PushContext, proxies: &[&'a Proxy]) -> Vec<Self> {
         let mut groups = BTreeMap::new();
-        for proxy in proxies.iter().filter(|one| one.kind == ProxyType::Router) {
+        for proxy in proxies.iter().filter(|one| one.kind.is_gateway()) {
             if east_west_port(context, proxy).is_none() {
                 let group = (&proxy.cluster, proxy.namespace(), context.labels_of(proxy));
                 groups.entry(group).or_insert((*proxy, 0)).1 += 1;

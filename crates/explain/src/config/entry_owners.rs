@@ -52,8 +52,9 @@ impl ConfigView<'_> {
                 }
             }
             let Some(service) = service else { continue };
-            let is_own =
-                |provider, of: &Namespace| provider == Provider::ServiceEntry && *of == namespace;
+            let is_own = |provider: Provider, of: &Namespace| {
+                provider.is_of_service_entries() && *of == namespace
+            };
             let is_overruled = service
                 .overruled
                 .iter()
@@ -155,7 +156,7 @@ fn collides(one: &MergedService, other: &MergedService) -> bool {
 fn owner(service: &MergedService) -> String {
     let (host, namespace) = (service.hostname(), &service.primary.namespace);
     match service.shards.first().map(|shard| &shard.key) {
-        Some(key) if key.provider == Provider::ServiceEntry => {
+        Some(key) if key.provider.is_of_service_entries() => {
             format!("a ServiceEntry of namespace {namespace} (host {host})")
         }
         Some(key) => {

@@ -11,9 +11,7 @@ use strait_base::codes;
 use strait_mesh::push::ingress::own_port;
 use strait_mesh::push::proxy::{east_west_port, served_in, served_of};
 use strait_model::mesh_config::GatewayScope;
-use strait_model::{
-    ClusterId, Labels, Namespace, Protocol, Proxy, ProxyType, is_privileged, labels_match,
-};
+use strait_model::{ClusterId, Labels, Namespace, Protocol, Proxy, is_privileged, labels_match};
 use strait_rules::traffic::Reason;
 use strait_rules::traffic::gateway::{Gateway, GatewayServer, ServerProtocol, TlsClients};
 use strait_rules::traffic::route::RequestMatch;
@@ -76,7 +74,7 @@ impl ConfigView<'_> {
     pub(super) fn gateway(&self, gateway: &Gateway) -> Finding {
         let gateways = &self.context.traffic.gateways;
         let routers = self.clients.proxies().iter().filter(|proxy| {
-            proxy.kind == ProxyType::Router
+            proxy.kind.is_gateway()
                 && east_west_port(self.context, proxy).is_none()
                 && gateways.selects(gateway, proxy.namespace(), self.context.labels_of(proxy))
         });
@@ -126,7 +124,7 @@ impl ConfigView<'_> {
         let routers = self.clients.proxies().iter().filter(|proxy| {
             let labels = self.context.labels_of(proxy);
             let selects = |gateway| gateways.selects(gateway, proxy.namespace(), labels);
-            proxy.kind == ProxyType::Router
+            proxy.kind.is_gateway()
                 && is_given(proxy.namespace())
                 && east_west_port(self.context, proxy).is_none()
                 && serving.iter().any(|(gateway, _)| selects(gateway))
@@ -320,7 +318,7 @@ impl ConfigView<'_> {
             let labels = self.context.labels_of(proxy);
             let gateways = &self.context.traffic.gateways;
             let mut gateways = gateways.selecting(proxy.namespace(), labels);
-            proxy.kind == ProxyType::Router
+            proxy.kind.is_gateway()
                 && east_west_port(self.context, proxy).is_none()
                 && gateways.any(|gateway| service.gateways.contains(&gateway.name))
         };

@@ -6,7 +6,7 @@ use super::{ConfigView, Finding};
 use crate::standing::ObjectStanding;
 use strait_base::codes;
 use strait_mesh::push::authorizers::AuthorizerFault;
-use strait_model::{Interception, Labels, Namespace, Protocol, Proxy, ProxyType, is_privileged};
+use strait_model::{Interception, Labels, Namespace, Protocol, Proxy, is_privileged};
 use strait_rules::access::PeerMode;
 use strait_rules::traffic::destination_rule::RuleClient;
 use strait_rules::traffic::envoy_filter::{EnvoyFilter, PatchPlace};
@@ -255,7 +255,7 @@ impl ConfigView<'_> {
         let holds = |proxy: &&&Proxy| {
             let labels = self.context.labels_of(proxy);
             let levels = proxy_config_selection::for_pod(reports, &root, proxy.namespace(), labels);
-            proxy.kind == ProxyType::Sidecar && levels.iter().any(|one| one.meta == *meta)
+            proxy.kind.serves_one_workload() && levels.iter().any(|one| one.meta == *meta)
         };
         let proxies = self.clients.proxies().iter().filter(holds).count();
         Finding { proxies, ..Finding::default() }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use imbl::OrdMap;
 
 use super::merge::{MergedService, ShardEndpoints};
-use strait_model::registry::{Provider, ShardKey};
+use strait_model::registry::ShardKey;
 use strait_model::{ClusterId, NetworkId};
 
 /// The number of claims by which the capacity of a list grows.
@@ -252,7 +252,7 @@ impl AddressClaims {
 /// that they select are counted in the pods' clusters, and the rest are machines.
 fn kubernetes(service: Option<&MergedService>) -> impl Iterator<Item = (usize, &ShardEndpoints)> {
     let shards = service.map_or(&[][..], |service| &service.shards).iter().enumerate();
-    shards.filter(|(_, shard)| shard.key.provider == Provider::Kubernetes)
+    shards.filter(|(_, shard)| shard.key.provider.is_cluster())
 }
 
 /// Returns the shard with this key. It is nearly always in the same position as in the other

@@ -99,7 +99,7 @@ pub struct ShardEndpoints {
 impl MergedService {
     /// Returns whether the first source is a ServiceEntry: no cluster has a service of this name.
     pub fn is_of_entry(&self) -> bool {
-        self.shards.first().is_some_and(|shard| shard.key.provider == Provider::ServiceEntry)
+        self.shards.first().is_some_and(|shard| shard.key.provider.is_of_service_entries())
     }
 
     /// Returns the records of all sources under this name, as received, including the ignored ones.
@@ -169,7 +169,7 @@ impl MergedService {
         let candidates =
             self.shards.iter().map(|shard| (&shard.key, self.vips_of(&shard.key.cluster)));
         let candidates = candidates.filter(|(_, vips)| !vips.is_empty());
-        let is_of_cluster = |key: &ShardKey| key.provider == Provider::Kubernetes;
+        let is_of_cluster = |key: &ShardKey| key.provider.is_cluster();
         let has_cluster_vips = candidates.clone().any(|(key, _)| is_of_cluster(key));
         let is_used = move |at, key| if has_cluster_vips { is_of_cluster(key) } else { at == 0 };
         let used = candidates.enumerate().filter(move |(at, (key, _))| is_used(*at, key));
@@ -604,7 +604,7 @@ pub(super) fn merge<'a>(
     let mut ports = PortUnion::default();
     let mut records: Vec<_> = records
         .filter(|MergedRecord { key, record, .. }| {
-            key.provider != Provider::ServiceEntry || !place.is_of_foreign_name(&record.service)
+            !key.provider.is_of_service_entries() || !place.is_of_foreign_name(&record.service)
         })
         .map(|record| {
             let MergedRecord { key, record: ServiceRecord { service, .. }, .. } = record;

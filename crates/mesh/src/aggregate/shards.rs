@@ -131,7 +131,7 @@ impl Aggregate {
         match change {
             ShardChange::Removed => {
                 if let Some(shard) = self.shards.remove(&key) {
-                    if key.provider == Provider::Kubernetes {
+                    if key.provider.is_cluster() {
                         for (host, record) in &shard.services {
                             self.nameless.replace(host, Some(&record.endpoints), None);
                         }
@@ -206,7 +206,7 @@ impl Aggregate {
         in_order(&mut records, |(key, shard, _)| (key, shard.seniority));
         let pods = self.pods_elsewhere(host, &records, place);
         let resolved = records.iter().map(|(key, shard, record)| {
-            let pods = pods.as_ref().filter(|_| key.provider == Provider::Kubernetes)?;
+            let pods = pods.as_ref().filter(|_| key.provider.is_cluster())?;
             let label = shard.network_label.as_ref();
             let network_of = |address| place.network_of(&key.cluster, label, None, address).network;
             let ResolvedEndpoints { endpoints, networks } =
@@ -237,12 +237,10 @@ impl Aggregate {
         if self.nameless.is_empty() {
             return None;
         }
-        let kubernetes_records =
-            records.iter().filter(|(key, ..)| key.provider == Provider::Kubernetes);
+        let kubernetes_records = records.iter().filter(|(key, ..)| key.provider.is_cluster());
         let endpoints = kubernetes_records.clone().map(|(.., record)| &record.endpoints);
         let (.., first_record) = kubernetes_records.clone().next()?;
-        let kubernetes_shards =
-            self.shards.iter().filter(|(key, _)| key.provider == Provider::Kubernetes);
+        let kubernetes_shards = self.shards.iter().filter(|(key, _)| key.provider.is_cluster());
         let clusters = kubernetes_shards.map(|(key, shard)| ClusterPods {
             id: &key.cluster,
             workloads: &shard.workloads,
@@ -309,19 +307,19 @@ impl Aggregate {
 
     /// Returns every Kubernetes cluster with its pods and facts.
     pub fn clusters(&self) -> impl Iterator<Item = (&ClusterId, &Workloads, &ClusterFacts)> {
-        let clusters = self.shards.iter().filter(|(key, _)| key.provider == Provider::Kubernetes);
+        let clusters = self.shards.iter().filter(|(key, _)| key.provider.is_cluster());
         clusters.map(|(key, shard)| (&key.cluster, &shard.workloads, &shard.facts))
     }
 
     /// Returns the service objects of Kubernetes clusters, in merging order.
     pub fn kubernetes_services(&self) -> impl Iterator<Item = &Arc<Service>> {
-        let shards = self.in_order().filter(|(key, _)| key.provider == Provider::Kubernetes);
+        let shards = self.in_order().filter(|(key, _)| key.provider.is_cluster());
         shards.flat_map(|(_, shard)| shard.services.values().map(|record| &record.service))
     }
 
     /// Returns every Kubernetes cluster with its system namespace's network label.
     pub fn network_labels(&self) -> impl Iterator<Item = (&ClusterId, Option<&NetworkId>)> {
-        let clusters = self.shards.iter().filter(|(key, _)| key.provider == Provider::Kubernetes);
+        let clusters = self.shards.iter().filter(|(key, _)| key.provider.is_cluster());
         clusters.map(|(key, shard)| (&key.cluster, shard.network_label.as_ref()))
     }
 
@@ -439,7 +437,7 @@ impl ShardContents {
         touched: &mut AggregateChanges,
     ) {
         let cluster = &key.cluster;
-        if key.provider == Provider::Kubernetes {
+        if key.provider.is_cluster() {
             for (host, record) in &contents.services {
                 let old = self.services.get(host).map(|record| &record.endpoints);
                 nameless.replace(host, old, record.as_ref().map(|record| &record.endpoints));

@@ -9,7 +9,7 @@ use imbl::OrdMap;
 use super::context::{Private, PushContext};
 use super::subscription_index::ChangedItem;
 use crate::aggregate::MergedService;
-use strait_model::registry::{Provider, ShardKey};
+use strait_model::registry::ShardKey;
 use strait_model::{
     ClusterId, EndpointRef, Hostname, Labels, Namespace, Near, TlsMode, WorkloadKey, Workloads,
 };
@@ -126,7 +126,7 @@ impl AccessState {
                 (workload.namespace, pod.map_or(&unlabelled, |pod| &*pod.labels))
             }
             // A pod of another cluster. It is in the service's namespace.
-            None if shard.provider == Provider::Kubernetes => {
+            None if shard.provider.is_cluster() => {
                 (namespace, endpoint.labels.map_or(&unlabelled, |labels| &**labels))
             }
             None => return reported,

@@ -11,7 +11,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::context::PushContext;
-use strait_model::registry::Provider;
 use strait_model::{ClusterId, DnsHosts, DnsTarget, Health, Labels, Mode, Protocol, Service};
 use strait_rules::traffic::gateway::{Gateway, ServerProtocol};
 
@@ -95,7 +94,7 @@ fn router_services(context: &PushContext) -> Vec<RouterService<'_>> {
             let known = context.clusters.clusters.get(cluster);
             let takes_part =
                 known.is_none_or(|one| one.mode == Mode::Normal && one.withdrawn.is_none());
-            if shard.key.provider != Provider::Kubernetes
+            if !shard.key.provider.is_cluster()
                 || service.external_addresses.is_empty()
                 || !takes_part
             {

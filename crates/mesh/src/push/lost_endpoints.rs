@@ -12,7 +12,7 @@ use super::scope::ProxyLocation;
 use super::subset::{SubsetFilter, subset_names};
 use super::view::{Role, ViewKey, assignment_of};
 use crate::aggregate::MergedService;
-use strait_model::{Hostname, ProxyType};
+use strait_model::Hostname;
 
 /// A port of a service or subset for which a client receives fewer endpoints than in the earlier
 /// version.
@@ -65,7 +65,7 @@ pub fn lost_endpoints(
 ) -> Option<LostEndpoints> {
     // Clients with equal views are checked only once.
     let (mut compared_views, mut compared_services) = (HashSet::new(), HashSet::new());
-    for location in locations.iter().filter(|location| location.proxy.kind != ProxyType::Router) {
+    for location in locations.iter().filter(|location| !location.proxy.kind.is_gateway()) {
         // No configuration depends on the client's node, and there are as many nodes as clients.
         let whereabouts = Whereabouts { node: None, ..location.whereabouts.clone() };
         let views = versions.map(|context| {

@@ -16,7 +16,6 @@ use super::remote_pods::{
 use super::subscription_index::{ChangedItem, Changes};
 use super::view::{Path, Role, ViewKey, decide, is_exported, reachable_gateways};
 use crate::aggregate::{MergedService, ShardEndpoints};
-use strait_model::registry::Provider;
 use strait_model::{
     ClusterId, EndpointRef, Health, Hostname, Namespace, NetworkId, Protocol, Resolution, TlsMode,
 };
@@ -164,7 +163,7 @@ fn claims(context: &PushContext) -> Vec<Claim<'_>> {
         .flat_map(|service| service.shards.iter().map(move |shard| (service, shard)))
         .filter(|(service, shard)| {
             let (host, cluster) = (service.hostname().as_str(), &shard.key.cluster);
-            shard.key.provider == Provider::Kubernetes
+            shard.key.provider.is_cluster()
                 && !shard.sharing.is_local
                 && !service.refused.contains(cluster)
                 && SERVER_NAME_REST + cluster.as_str().len() + host.len() <= SERVER_NAME_MAX

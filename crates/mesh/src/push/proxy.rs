@@ -8,7 +8,7 @@ use super::context::PushContext;
 use crate::aggregate::MergedService;
 use strait_model::{
     ClusterId, GATEWAY_PORT, GATEWAY_PORT_LABEL, Hostname, NETWORK_LABEL, Namespace, Port,
-    Protocol, Proxy, ProxyType, Service, TargetPort, gateway_port, labels_match,
+    Protocol, Proxy, Service, TargetPort, gateway_port, labels_match,
 };
 use strait_rules::traffic::Selection;
 use strait_rules::traffic::destination_rule::{DestinationRule, RuleClient};
@@ -76,7 +76,7 @@ pub fn inbound_targets<'a>(
     served: &'a [Arc<Service>],
 ) -> Vec<InboundTarget<'a>> {
     let followed = context.traffic.scope(proxy.namespace(), &context.selection(proxy)).sidecar();
-    let followed = followed.filter(|_| proxy.kind == ProxyType::Sidecar);
+    let followed = followed.filter(|_| proxy.kind.serves_one_workload());
     let sidecar_pool = followed.and_then(|sidecar| sidecar.inbound_pool.as_ref());
     if let Some(ingress) = followed.and_then(|sidecar| sidecar.ingress.as_ref()) {
         let mut services = BTreeMap::new();
@@ -204,7 +204,7 @@ fn endpoint_port(
 /// Returns the port on which `proxy` listens as an east-west gateway, or `None` if it is not one.
 /// (docs/reference/interface.md, "Networks".)
 pub fn east_west_port(context: &PushContext, proxy: &Proxy) -> Option<u16> {
-    if proxy.kind != ProxyType::Router {
+    if !proxy.kind.is_gateway() {
         return None;
     }
     let labels = context.labels_of(proxy);

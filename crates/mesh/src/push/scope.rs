@@ -17,8 +17,7 @@ use crate::aggregate::MergedService;
 use strait_model::dirty::{Wildcard, Wildcards};
 use strait_model::registry::ShardKey;
 use strait_model::{
-    ClusterId, ExportTo, Hostname, NetworkId, Protocol, Proxy, ProxyType, Resolution, Service,
-    TargetPort,
+    ClusterId, ExportTo, Hostname, NetworkId, Protocol, Proxy, Resolution, Service, TargetPort,
 };
 use strait_rules::traffic::HostPattern;
 
@@ -70,7 +69,7 @@ impl AffectedResources {
     /// routes. Policies may refer to a provider to which nothing else routes, and routes of routers
     /// may match claims of tokens.
     pub fn of_access(proxy: Option<&Proxy>, routes: &[Arc<str>]) -> Self {
-        let routed = proxy.is_none_or(|proxy| proxy.kind == ProxyType::Router);
+        let routed = proxy.is_none_or(|proxy| proxy.kind.is_gateway());
         Self {
             lists: [Wildcard::Listeners, Wildcard::Clusters].into_iter().collect(),
             routes: routes.iter().filter(|_| routed).cloned().collect(),

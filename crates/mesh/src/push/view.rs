@@ -23,7 +23,7 @@ use super::{locality_priority, locality_rule};
 use crate::aggregate::{Bar, MergedService, ShardEndpoints};
 use crate::network::ResolvedGateway;
 use strait_model::policy::Rank;
-use strait_model::registry::{Provider, ShardKey};
+use strait_model::registry::ShardKey;
 use strait_model::{
     ClusterId, Definition, Distribution, EndpointGroup, EndpointMetadata, EndpointRef, ExportTo,
     Health, Hostname, Locality, Mode, NO_ADDRESS, Namespace, NetworkId, PackedEndpoint, PodState,
@@ -410,7 +410,7 @@ fn is_own(
     shard: &ShardKey,
 ) -> bool {
     let is_local = |own: &ShardEndpoints| own.key == *shard && own.sharing.is_local;
-    if shard.provider == Provider::ServiceEntry && service.shards.iter().any(is_local) {
+    if shard.provider.is_of_service_entries() && service.shards.iter().any(is_local) {
         context.settings.config_cluster.as_ref() == Some(&view.cluster)
     } else {
         shard.is_visible_in(&view.cluster)

@@ -1,4 +1,5 @@
 use super::*;
+use strait_model::ProxyType;
 use strait_model::testing::sidecar;
 
 fn cohort(name: &str) -> Cohort {

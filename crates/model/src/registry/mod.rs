@@ -38,6 +38,22 @@ impl Provider {
             Self::Consul => "Consul",
         }
     }
+
+    /// Returns whether it is a Kubernetes cluster, with pods and nodes.
+    pub fn is_cluster(self) -> bool {
+        match self {
+            Self::Kubernetes => true,
+            Self::ServiceEntry | Self::WorkloadEntry | Self::Consul => false,
+        }
+    }
+
+    /// Returns whether ServiceEntry objects define its services.
+    pub fn is_of_service_entries(self) -> bool {
+        match self {
+            Self::ServiceEntry => true,
+            Self::Kubernetes | Self::WorkloadEntry | Self::Consul => false,
+        }
+    }
 }
 
 /// Identifies a shard: the part of the mesh that one source describes.
@@ -69,7 +85,7 @@ impl ShardKey {
     /// Returns whether the content is a claim of a member cluster, including pods that entries
     /// select there. Content written by an operator belongs to no cluster, and neither does Consul.
     pub fn is_claimed(&self) -> bool {
-        let of_cluster = self.provider == Provider::Kubernetes || self.is_joined();
+        let of_cluster = self.provider.is_cluster() || self.is_joined();
         of_cluster && !self.cluster.is_empty()
     }
 

@@ -176,7 +176,7 @@ impl PolicyGroups {
     pub fn can_be_used_by(&self, kind: ProxyType) -> bool {
         match self.tls.as_deref() {
             Some(ClientTls::Impossible) => false,
-            Some(ClientTls::Foreign(foreign)) => !foreign.by_routers || kind == ProxyType::Router,
+            Some(ClientTls::Foreign(foreign)) => !foreign.by_routers || kind.is_gateway(),
             _ => true,
         }
     }

@@ -85,8 +85,8 @@ use strait_base::watchdog::SilentLoop;
 use strait_envoy::ProxyConfig;
 use strait_explain::{explain, find_service, visible_by_default};
 use strait_identity::{RootLife, ServerIdentity};
+use strait_model::NetworkId;
 use strait_model::mesh_config::DefaultProviderFault;
-use strait_model::{NetworkId, ProxyType};
 use strait_xds::resource::ResourceSource;
 
 /// Serves the admin API until the tasks are stopped. `replicas` receives the connections of the
@@ -496,7 +496,7 @@ async fn explained(
     let view = view_of(&context, &connection);
     let id = connection.proxy().id.to_string();
     let address = query.address.as_deref();
-    let is_scoped = connection.proxy().kind == ProxyType::Sidecar;
+    let is_scoped = connection.proxy().kind.serves_one_workload();
     let explanation =
         explain(&context, &id, (&view, is_scoped), &query.hostname, query.port, address)
             .map_err(|error| AdminFailure(StatusCode::NOT_FOUND, error.to_string()))?;

@@ -20,7 +20,7 @@ use strait_ads::connections::{OpenStream, newest_by};
 use strait_ads::preview::{PreviewedProxies, TypePreview, preview};
 use strait_explain::{CalledHosts, ConfigQuery, ConfigReason, ConfigView, dated, suggest_scope};
 use strait_mesh::push::PushContext;
-use strait_model::{Collection, Namespace, ObjectJson, ObjectKey, ProxyType};
+use strait_model::{Collection, Namespace, ObjectJson, ObjectKey};
 use strait_xds::resource::{Resource, ResourceType};
 
 /// Maximum size of a request in bytes.
@@ -298,7 +298,7 @@ pub(super) async fn scoped(
     }
     let mesh = sources.trials.with_objects(&context, &reports, &objects);
     streams.retain(|one| {
-        one.proxy().kind == ProxyType::Sidecar && *one.proxy().namespace() == namespace
+        one.proxy().kind.serves_one_workload() && *one.proxy().namespace() == namespace
     });
     let found = preview([&mesh.before, &mesh.then], &streams, Instant::now() + LOOK);
     let answer = api::ScopePreview {

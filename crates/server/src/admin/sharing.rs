@@ -3,7 +3,6 @@
 use strait_admin_api as api;
 use strait_mesh::aggregate::MergedService;
 use strait_mesh::push::PushContext;
-use strait_model::registry::Provider;
 use strait_model::{ClusterId, SERVICE_SETTINGS_RULE, SharingDecision, SharingFacts};
 
 /// Returns a row for each cluster that has the service: whether it shares the service, the rule
@@ -12,7 +11,7 @@ pub(super) fn of_service(
     context: &PushContext,
     service: &MergedService,
 ) -> Vec<api::ServiceSharing> {
-    let own = service.shards.iter().filter(|shard| shard.key.provider == Provider::Kubernetes);
+    let own = service.shards.iter().filter(|shard| shard.key.provider.is_cluster());
     let rows = own.map(|shard| {
         let (is_local, rule) = decided(context, service, &shard.key.cluster, shard.sharing);
         api::ServiceSharing {

@@ -23,7 +23,7 @@ use strait_mesh::push::addresses::{DroppedAddress, addresses};
 use strait_mesh::push::view::{ViewKey, decide, is_by_node};
 use strait_mesh::push::{PushContext, Whereabouts};
 use strait_model::mesh_config::SourceProblem;
-use strait_model::registry::{Provider, ShardKey};
+use strait_model::registry::ShardKey;
 use strait_model::{
     CLUSTERSET, ClusterId, Distribution, EndpointRef, Health, Hostname, IgnoredClaim, Mode,
     Namespace, NetworkId, Port, Resolution, SameAddress, SharedServices, WorkloadKey,
@@ -437,7 +437,7 @@ pub(super) fn addresses_in(
     let mut taken: BTreeMap<&ClusterId, BTreeSet<IpAddr>> = BTreeMap::new();
     for service in context.services.values() {
         for (shard, endpoint, of) in service.endpoints() {
-            let is_pod = shard.provider == Provider::Kubernetes && endpoint.claims_address();
+            let is_pod = shard.provider.is_cluster() && endpoint.claims_address();
             if is_pod && of == network {
                 taken.entry(&shard.cluster).or_default().insert(endpoint.address);
             }

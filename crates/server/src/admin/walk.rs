@@ -16,7 +16,7 @@ use strait_envoy::{
 use strait_explain::{AccessQuery, CredentialFault, explain_policy};
 use strait_mesh::push::PushContext;
 use strait_mesh::push::proxy::{inbound_targets, served_in};
-use strait_model::{Proxy, ProxyType};
+use strait_model::Proxy;
 
 const USAGE: &str = "expected ?proxy=PROXY&method=METHOD&url=URL[&header=K:V]…[&sni=S][&from=NS/SA][&httpProxy=PORT]";
 
@@ -76,7 +76,7 @@ pub(super) async fn request_path(
         )));
     }
     // A gateway only serves requests of other workloads.
-    let from = query.from.filter(|_| proxy.kind == ProxyType::Sidecar);
+    let from = query.from.filter(|_| proxy.kind.serves_one_workload());
     let access = from.map(|from| judged(&context, &stream, &request, from));
     let access = access.transpose().map_err(invalid)?;
     let direction = match &access {
@@ -88,7 +88,7 @@ pub(super) async fn request_path(
     let config = ProxyConfig::new(&context, proxy, network, &cache).at(whereabouts);
     let mut walk = config.walk(&request, direction);
     walk.name_clusters(&context, &proxy.cluster);
-    if proxy.kind == ProxyType::Router {
+    if proxy.kind.is_gateway() {
         secure(&mut walk, faults(&stream));
     }
     if let Some(access) = access {
@@ -135,7 +135,7 @@ fn by_proxy(query: &WalkQuery, proxy: &Proxy) -> Result<Option<u16>, String> {
     if query.from.is_some() {
         return Err("httpProxy applies to requests of the proxy's own workload, and from to requests of others; don't combine them".into());
     }
-    if proxy.kind != ProxyType::Sidecar || proxy.is_proxyless() {
+    if !proxy.kind.serves_one_workload() || proxy.is_proxyless() {
         let text =
             format!("{} is not a sidecar; only sidecars have HTTP_PROXY listeners", proxy.id);
         return Err(text);

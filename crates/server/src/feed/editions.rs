@@ -12,7 +12,7 @@ use strait_explain::MemberReports;
 use strait_mesh::push::event_loop::{BegunEdition, MeshEvent};
 use strait_mesh::timeline::Delivery;
 use strait_model::policy::Policy;
-use strait_model::registry::{Epoch, Provider, RegistryUpdate, ShardChange};
+use strait_model::registry::{Epoch, RegistryUpdate, ShardChange};
 use strait_model::{ClusterId, Collection};
 use strait_rules::traffic::{EditionIndex, TrafficIndex};
 
@@ -38,7 +38,7 @@ impl FeedOverrides {
     /// Records the traffic objects of an update, by the same rules as the aggregate. Returns
     /// whether they changed.
     pub(super) fn apply(&mut self, update: &RegistryUpdate) -> bool {
-        if update.shard.provider != Provider::Kubernetes {
+        if !update.shard.provider.is_cluster() {
             return false;
         }
         let (cluster, epoch) = (&update.shard.cluster, update.epoch);

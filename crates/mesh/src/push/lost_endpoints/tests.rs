@@ -6,7 +6,7 @@ use super::*;
 use crate::push::event_loop::{MeshEvent, MeshState};
 use crate::testing::settings;
 use strait_model::testing::{endpoint, host, labels, member, service, shard, sidecar};
-use strait_model::{Endpoint, KnownClusters, Proxy};
+use strait_model::{Endpoint, KnownClusters, Proxy, ProxyType};
 use strait_rules::testing::kind_settings;
 use strait_rules::traffic::TrafficIndex;
 

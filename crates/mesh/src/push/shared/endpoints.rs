@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use super::PushContext;
 use crate::aggregate::{MergedService, ShardEndpoints};
-use strait_model::registry::Provider;
 use strait_model::{
     ClusterId, EndpointRef, Health, Hostname, KnownClusters, Mode, NO_ADDRESS, NetworkId, PodState,
     SharedEndpoint, SharedEndpoints, SharedServices, SourceEndpoints, WorkloadKey,
@@ -82,9 +81,10 @@ fn source(
     let known = context.clusters.clusters.get(cluster);
     let is_withdrawn =
         known.is_some_and(|known| known.mode == Mode::Drain || known.withdrawn.is_some());
-    let shard = service.shards.iter().find(|shard| {
-        shard.key.cluster == *cluster && shard.key.provider == Provider::Kubernetes
-    })?;
+    let shard = service
+        .shards
+        .iter()
+        .find(|shard| shard.key.cluster == *cluster && shard.key.provider.is_cluster())?;
     let endpoints = match is_withdrawn {
         true => Vec::new(),
         false => endpoints(context, service, shard),

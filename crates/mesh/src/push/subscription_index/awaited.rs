@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::{ChangedItem, Changes, ProxyLocation};
 use crate::timeline::{Delivery, Receipt};
-use strait_model::ProxyType;
 use strait_model::dirty::Wildcard;
 
 impl Changes {
@@ -17,7 +16,7 @@ impl Changes {
         stream: u32,
         location: Option<&Arc<ProxyLocation>>,
     ) -> Receipt {
-        let is_router = location.is_some_and(|location| location.proxy.kind == ProxyType::Router);
+        let is_router = location.is_some_and(|location| location.proxy.kind.is_gateway());
         let seen = if is_router { self.seen_by(stream, location) } else { None };
         let changes_pods = || self.deps.iter().any(|one| matches!(one, ChangedItem::Members(_)));
         let is_awaited = seen.is_some_and(|seen| {
