@@ -76,7 +76,7 @@ impl Renewal {
             if self.left().is_zero() {
                 self.renew().await;
             } else {
-                self.take_up_roots();
+                self.write_changed_roots();
             }
             let wait = self.pause.left().max(self.left()).min(LOOK);
             // Prevents a busy loop if both are zero.
@@ -120,7 +120,7 @@ impl Renewal {
     }
 
     /// Writes roots that were mounted after the certificate was issued.
-    fn take_up_roots(&mut self) {
+    fn write_changed_roots(&mut self) {
         let Some((credentials, _)) = &self.held else { return };
         let roots = self.all_roots(credentials);
         if self.roots.as_ref() == Some(&roots) {

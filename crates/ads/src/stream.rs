@@ -240,7 +240,7 @@ impl Stream {
             // All received requests are handled before anything is sent: a client may request
             // assignments right after its answer.
             while let Poll::Ready(request) = requests.poll_message(context) {
-                self.take_next(request)?;
+                self.handle_request(request)?;
             }
             if !self.debug.is_empty() {
                 return Poll::Ready(Ok(()));
@@ -248,14 +248,14 @@ impl Stream {
             if !self.idle && self.admitted.is_some() && lock(&self.session).is_due() {
                 return Poll::Ready(Ok(()));
             }
-            if !self.take_event(context)? {
+            if !self.handle_event(context)? {
                 return Poll::Pending;
             }
         }
     }
 
     /// Handles the next event for which the stream was woken. Returns whether there was one.
-    fn take_event(&mut self, context: &Context<'_>) -> Result<bool, StreamEnd> {
+    fn handle_event(&mut self, context: &Context<'_>) -> Result<bool, StreamEnd> {
         self.wakeups.take(context);
         if let Some(ending) = self.line.ending() {
             return Err(StreamEnd::by(ending.reason(), Status::unavailable(ending.text())));
@@ -276,7 +276,7 @@ impl Stream {
             }
         }
         if self.wakeups.has(EVENTS) {
-            if self.take_roots() || self.take_secret() {
+            if self.pass_changed_roots() || self.pass_changed_secret() {
                 return Ok(true);
             }
             self.wakeups.handled(EVENTS);
@@ -399,7 +399,10 @@ impl Stream {
         Some(response)
     }
 
-    fn take_next(&mut self, request: Result<Option<GrpcMessage>, Status>) -> Result<(), StreamEnd> {
+    fn handle_request(
+        &mut self,
+        request: Result<Option<GrpcMessage>, Status>,
+    ) -> Result<(), StreamEnd> {
         match request {
             Ok(Some(request)) => self.take(request.content()),
             Ok(None) => Err(StreamEnd { reason: "client", status: None }),
@@ -438,7 +441,7 @@ impl Stream {
         }
         let nonce = u64::from_str_radix(request.nonce, 16).ok();
         if request.type_url == SECRET && self.admitted.is_some() {
-            return self.take_secrets_request(&request);
+            return self.handle_secrets_request(&request);
         }
         let kind = ResourceType::of_url(request.type_url);
         if let Some(admitted) = &self.admitted
@@ -509,7 +512,7 @@ impl Stream {
     }
 
     /// Passes changed trust roots to the session. Returns whether they have changed.
-    fn take_roots(&mut self) -> bool {
+    fn pass_changed_roots(&mut self) -> bool {
         let Some(mut identity) = self.wakeups.changed_roots() else { return false };
         let now = Arc::clone(&identity.borrow_and_update());
         self.wakeups.follow_roots(identity);

@@ -391,7 +391,7 @@ impl ClusterInputs<'_> {
         let filters = ejection.map(gateway_ejection::filters);
         let options = limited_options(port.protocol, policy, requests_max, filters);
         let mut cluster = cluster::Cluster { typed_extension_protocol_options: options, ..cluster };
-        if !self.speak_as_ruled(&mut cluster, service, part) && uses_mtls {
+        if !self.apply_tls_settings(&mut cluster, service, part) && uses_mtls {
             // Endpoints that match no entry use the socket of the cluster, which is plain text if
             // unset.
             cluster.transport_socket = Some(self.mtls(service, part, &ServerName::default()));
@@ -408,7 +408,7 @@ impl ClusterInputs<'_> {
 
     /// Applies the TLS setting of the policy to all endpoints, regardless of their metadata.
     /// Returns whether the policy has a TLS setting.
-    fn speak_as_ruled(
+    fn apply_tls_settings(
         &self,
         cluster: &mut cluster::Cluster,
         service: &MergedService,
@@ -424,7 +424,7 @@ impl ClusterInputs<'_> {
             }
             Some(ClientTls::Foreign(foreign)) => {
                 let tls_defaults = &self.context.mesh.tls_defaults;
-                tls::speak_to_strangers(cluster, foreign, port.protocol.is_http2(), tls_defaults);
+                tls::use_foreign_tls(cluster, foreign, port.protocol.is_http2(), tls_defaults);
             }
         }
         true
@@ -488,7 +488,7 @@ impl ClusterInputs<'_> {
                 .then_some(cluster::cluster::LbConfig::OriginalDstLbConfig(overrides_port)),
             ..original_destination(self.context, name)
         };
-        if !self.speak_as_ruled(&mut cluster, service, part) && mtls && self.uses_auto_mtls() {
+        if !self.apply_tls_settings(&mut cluster, service, part) && mtls && self.uses_auto_mtls() {
             cluster.transport_socket = Some(self.mtls(service, part, &ServerName::default()));
         }
         policy::limit(&mut cluster, policy, self.context.mesh.tcp_keepalive);

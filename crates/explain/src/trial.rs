@@ -171,7 +171,7 @@ impl ConfigTrials {
         let Some((_, index)) = &mut *kept else { return (Arc::clone(context), reports.clone()) };
         index.follow(&reports.objects, &reports.traffic);
         index.apply(objects);
-        index.take_news();
+        index.take_new_reasons();
         let traffic = withholding(context, index);
         let own_traffic = match editions {
             TriedEditions::None => OrdMap::new(),
@@ -221,7 +221,7 @@ impl ConfigTrials {
                 let settings =
                     AccessSettings { root: context.access.root().clone(), errors: self.errors };
                 let mut index = AccessIndex::new(settings.clone());
-                index.take_keys(Arc::clone(&reports.keys));
+                index.apply_keys(Arc::clone(&reports.keys));
                 // The state after all proxies have received the policies.
                 let mut policies = |objects: &Collection| {
                     index.apply(&settings, objects).map(|change| change.policies)
@@ -291,7 +291,7 @@ impl ConfigTrials {
         let near: Collection = near.map(|(key, object)| (key.clone(), object.clone())).collect();
         let settings = AccessSettings { root: context.access.root().clone(), errors: self.errors };
         let mut index = AccessIndex::new(settings.clone());
-        index.take_keys(Arc::clone(keys));
+        index.apply_keys(Arc::clone(keys));
         let change = index.apply(&settings, &near);
         let access = change.map_or_else(|| Arc::clone(&context.access), |change| change.policies);
         Arc::new(PushContext { access, ..PushContext::clone(context) })

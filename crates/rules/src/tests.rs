@@ -245,6 +245,6 @@ fn object_that_is_too_expensive_to_merge_leaves_no_state() {
     });
     index.apply(&[Arc::new(object)].into_iter().collect());
     assert!(index.traffic().virtual_services.is_empty());
-    let reasons = index.take_news();
+    let reasons = index.take_new_reasons();
     assert!(matches!(&reasons[..], [(_, one)] if *one.code == codes::OBJECT_COST), "{reasons:?}");
 }

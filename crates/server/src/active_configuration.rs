@@ -393,7 +393,7 @@ impl ActiveConfiguration {
         self.held = Some(held);
         let mut events = self.settle_settings();
         let update = self.traffic.restore(&hold.configuration.traffic);
-        self.traffic.take_news();
+        self.traffic.take_new_reasons();
         events.extend(update.map(MeshEvent::Traffic));
         let change = match &stored_access {
             _ if is_access_held => self.access.restore(&settings, &hold.configuration.access, now),

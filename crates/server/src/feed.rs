@@ -302,7 +302,7 @@ impl ConfigFeed {
             Ok(()) = self.objects.changed() => self.objects().await,
             Some(request) = self.from.holds.recv(), if ready => self.hold(request).await,
             Some((number, verdict)) = self.rollout.verdicts.recv() => {
-                self.take_verdict(number, verdict).await
+                self.apply_verdict(number, verdict).await
             }
             () = until(self.active.access().settles().map(Instant::from_std)) => {
                 self.access_settled().await
@@ -536,7 +536,7 @@ impl ConfigFeed {
             let keys = Arc::clone(&fetched);
             *reports = Arc::new(ConfigReports { keys, ..ConfigReports::clone(reports) });
         });
-        let Some(policies) = self.active.access_mut().take_keys(fetched) else { return Ok(()) };
+        let Some(policies) = self.active.access_mut().apply_keys(fetched) else { return Ok(()) };
         let cause = Cause::named(ClusterId::default(), "RequestAuthentication", "keys");
         self.send(MeshEvent::Access(policies, cause.into())).await
     }
@@ -611,7 +611,7 @@ impl ConfigFeed {
     /// Applies the current traffic objects and logs new faults.
     fn traffic(&mut self, objects: &Objects) {
         let update = self.active.apply_traffic(&objects.others);
-        let news = self.active.stored_traffic_mut().take_news();
+        let news = self.active.stored_traffic_mut().take_new_reasons();
         for (key, reason) in first_of_each(news.into_iter()) {
             let next = reason.code.next;
             warn!(object = %key, %reason, next, "traffic object has faults and is not fully applied");

@@ -138,9 +138,9 @@ impl MeshWatcher {
             problems,
         };
         let config_text = watcher.config_source.read(MESH_KEY);
-        watcher.take_config(config_text);
+        watcher.apply_config(config_text);
         let networks_text = watcher.networks_source.read(NETWORKS_KEY);
-        watcher.take_networks(networks_text);
+        watcher.apply_networks(networks_text);
         watcher.publish();
         (watcher, settings_receiver)
     }
@@ -151,14 +151,14 @@ impl MeshWatcher {
         let mut networks_input = WatchedSource::new(&self.networks_source, NETWORKS_KEY);
         loop {
             tokio::select! {
-                text = config_input.changed() => self.take_config(text),
-                text = networks_input.changed() => self.take_networks(text),
+                text = config_input.changed() => self.apply_config(text),
+                text = networks_input.changed() => self.apply_networks(text),
             }
             self.publish();
         }
     }
 
-    fn take_config(&mut self, text: SourceText) {
+    fn apply_config(&mut self, text: SourceText) {
         let next = reload(
             &self.config,
             text.as_ref().map(Option::as_deref).map_err(Clone::clone),
@@ -183,7 +183,7 @@ impl MeshWatcher {
         self.config = next;
     }
 
-    fn take_networks(&mut self, text: SourceText) {
+    fn apply_networks(&mut self, text: SourceText) {
         let next = reload(
             &self.networks,
             text.as_ref().map(Option::as_deref).map_err(Clone::clone),

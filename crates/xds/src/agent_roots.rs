@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use prost::Message;
 
-use super::asked::Handled;
 use super::form::ProtocolForm;
 use super::request::AdsRequest;
+use super::request_limits::Handled;
 use super::unknown_types::{PROXY_CONFIG, SideResource, SideResponse};
 use strait_model::RootBundle;
 
@@ -26,9 +26,9 @@ struct AgentConfig {
 /// The state of the trust roots for the agent of one stream.
 #[derive(Debug, Default)]
 pub(super) struct AgentRoots {
-    has_asked: bool,
+    was_requested: bool,
     /// The roots that were sent last, or that the agent has from its certificate chain.
-    told: Option<Arc<RootBundle>>,
+    sent: Option<Arc<RootBundle>>,
     is_due: bool,
     /// The nonce of the unanswered response.
     nonce: Option<u64>,
@@ -39,7 +39,7 @@ impl AgentRoots {
     pub(super) fn on_request(&mut self, request: &AdsRequest<'_>) -> Handled {
         let answered = u64::from_str_radix(request.nonce, 16).ok();
         let is_answer = self.nonce.take_if(|nonce| Some(*nonce) == answered).is_some();
-        self.has_asked = true;
+        self.was_requested = true;
         // A rejection counts as a plain answer: it does not affect whether the proxy accepts its
         // configuration.
         if is_answer { Handled::Answer } else { Handled::Request }
@@ -48,7 +48,7 @@ impl AgentRoots {
     /// Returns whether the agent has requested the roots and [`Self::offer`] has not been called
     /// yet.
     pub(super) fn waits(&self) -> bool {
-        self.has_asked && self.told.is_none()
+        self.was_requested && self.sent.is_none()
     }
 
     /// Records the current roots.
@@ -56,16 +56,16 @@ impl AgentRoots {
     /// They are sent if they differ from the roots of the previous call. On the first call, they
     /// are sent if `news` is true.
     pub(super) fn offer(&mut self, bundle: &Arc<RootBundle>, news: bool) {
-        let differs = self.told.as_ref().map(|told| told.pem != bundle.pem);
+        let differs = self.sent.as_ref().map(|sent| sent.pem != bundle.pem);
         self.is_due |= differs.unwrap_or(news);
-        self.told = Some(Arc::clone(bundle));
+        self.sent = Some(Arc::clone(bundle));
     }
 
     /// Returns whether the agent has acknowledged these roots or has them from its certificate
     /// chain, or `None` if it never requested roots.
     pub(super) fn has(&self, bundle: &RootBundle) -> Option<bool> {
-        let told = self.told.as_ref().is_some_and(|told| told.pem == bundle.pem);
-        self.has_asked.then_some(told && !self.is_due && self.nonce.is_none())
+        let sent = self.sent.as_ref().is_some_and(|sent| sent.pem == bundle.pem);
+        self.was_requested.then_some(sent && !self.is_due && self.nonce.is_none())
     }
 
     /// Returns whether a response is due.
@@ -75,7 +75,7 @@ impl AgentRoots {
 
     /// Returns the response that is due, with the given nonce.
     pub(super) fn take(&mut self, form: ProtocolForm, nonce: u64) -> Option<SideResponse> {
-        let bundle = self.told.as_ref().filter(|_| self.is_due)?;
+        let bundle = self.sent.as_ref().filter(|_| self.is_due)?;
         self.is_due = false;
         self.nonce = Some(nonce);
         let config = AgentConfig { ca_certificates_pem: vec![bundle.pem.to_string()] };
@@ -104,7 +104,7 @@ mod tests {
     fn agent_receives_roots_it_cannot_have_yet_and_each_change() {
         let mut roots = AgentRoots::default();
         assert!(!roots.waits());
-        assert_eq!(roots.has(&bundle("a")), None, "it never asked");
+        assert_eq!(roots.has(&bundle("a")), None, "it never requested roots");
         assert_eq!(roots.on_request(&answer("")), Handled::Request);
         assert!(roots.waits());
         roots.offer(&bundle("a"), false);
@@ -121,6 +121,6 @@ mod tests {
         assert_eq!(roots.has(&bundle("ab")), Some(true));
         assert_eq!(roots.on_request(&answer("7")), Handled::Request, "it was answered");
         roots.offer(&bundle("ab"), true);
-        assert!(!roots.is_due(), "it was told");
+        assert!(!roots.is_due(), "it was sent");
     }
 }

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::asked::{EVERYTHING, Handled, Violation, check_names, take_everything};
 use super::request::AdsRequest;
+use super::request_limits::{EVERYTHING, Handled, Violation, check_names, take_everything};
 use super::resource::{ResourceSource, ResourceType, Version};
 use super::session::Session;
 use strait_base::hash::SecretHasher;

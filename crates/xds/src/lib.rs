@@ -15,13 +15,13 @@
 
 mod agent_roots;
 pub mod answers;
-mod asked;
 pub mod audit;
 mod delta;
 mod form;
 pub mod held_version;
 mod order;
 pub mod request;
+mod request_limits;
 pub mod session;
 mod sotw;
 mod subscription;

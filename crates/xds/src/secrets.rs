@@ -12,10 +12,10 @@ use std::sync::Arc;
 use prost::Message;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::asked::{Handled, Violation, check_names};
 use super::file_secret;
 use super::form::ProtocolForm;
 use super::request::AdsRequest;
+use super::request_limits::{Handled, Violation, check_names};
 use super::resource::Version;
 use super::unknown_types::{SideResource, SideResponse};
 use strait_base::codes;
@@ -129,8 +129,8 @@ impl SecretWatches {
                 self.make_room();
             }
             ProtocolForm::Sotw => {
-                let asked: BTreeSet<&str> = names.iter().copied().collect();
-                self.names.retain(|name, _| asked.contains(&**name));
+                let requested: BTreeSet<&str> = names.iter().copied().collect();
+                self.names.retain(|name, _| requested.contains(&**name));
                 self.make_room();
                 for name in names {
                     let watched = self.watch(name)?;
@@ -428,8 +428,8 @@ mod tests {
         let mut watches = SecretWatches::default();
         let names: Vec<String> = (0..=2 * SECRETS_MAX).map(|at| format!("a{at}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let asked = watches.on_request(ProtocolForm::Delta, &request(&names, ""));
-        assert_eq!(asked, Err(Violation::TooManySecrets(2 * SECRETS_MAX)));
+        let requested = watches.on_request(ProtocolForm::Delta, &request(&names, ""));
+        assert_eq!(requested, Err(Violation::TooManySecrets(2 * SECRETS_MAX)));
     }
 
     #[test]
@@ -438,8 +438,8 @@ mod tests {
             let mut watches = SecretWatches::default();
             let names = ["file-root:/ca", "file-root:system~/crl", "file-cert:/c~/k"];
             let strange = ["file-cert:/c", NAME];
-            let asked: Vec<_> = names.iter().chain(&strange).copied().collect();
-            watches.on_request(form, &request(&asked, "")).expect("taken");
+            let requested: Vec<_> = names.iter().chain(&strange).copied().collect();
+            watches.on_request(form, &request(&requested, "")).expect("taken");
             assert_eq!(watches.names().map(|name| &**name).collect::<Vec<_>>(), strange);
             let mut all = Vec::new();
             while let Some(response) = watches.take(form, 7) {

@@ -14,12 +14,12 @@ use std::time::{Duration, SystemTime};
 
 use super::agent_roots::AgentRoots;
 use super::answers::{Progress, ProxyStanding, SentNames};
-pub use super::asked::{Handled, NAME_LENGTH_MAX, NAMES_MAX, Violation};
 use super::audit::{SentState, SentType};
 pub use super::form::ProtocolForm;
 use super::held_version::HeldVersion;
 use super::order::Order;
 use super::request::AdsRequest;
+pub use super::request_limits::{Handled, NAME_LENGTH_MAX, NAMES_MAX, Violation};
 use super::resource::{Resource, ResourceSource, ResourceType, Version};
 pub use super::response::{Response, Versioned};
 use super::secrets::{SECRET, SecretReport, SecretWatches};

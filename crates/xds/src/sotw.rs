@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::asked::{Handled, Violation, check_names, take_everything};
 use super::request::AdsRequest;
+use super::request_limits::{Handled, Violation, check_names, take_everything};
 use super::resource::ResourceType;
 use super::session::Session;
 use super::subscription::TypeSubscription;

@@ -11,9 +11,11 @@ use std::sync::Arc;
 use prost::Message;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::asked::{EVERYTHING, Handled, TYPES_MAX, Violation, check_names, take_everything};
 use super::form::ProtocolForm;
 use super::request::AdsRequest;
+use super::request_limits::{
+    EVERYTHING, Handled, TYPES_MAX, Violation, check_names, take_everything,
+};
 use super::resource::Version;
 use strait_http2::Rope;
 use strait_proto::envoy::envoy::config::core::v3::ControlPlane;
@@ -101,15 +103,15 @@ impl UnknownTypes {
         if first && self.types.len() == TYPES_MAX {
             return Err(Violation::TooManyTypes);
         }
-        let asked = self.types.entry(type_url.into()).or_default();
+        let requested = self.types.entry(type_url.into()).or_default();
         let answered = u64::from_str_radix(nonce, 16).ok();
         // Each response is answered once. A later request with the same nonce is a new request.
-        let is_answer = asked.nonce.take_if(|nonce| Some(*nonce) == answered).is_some();
+        let is_answer = requested.nonce.take_if(|nonce| Some(*nonce) == answered).is_some();
         let no_names = names.is_empty() && !NAMED.contains(&type_url);
         let everything = take_everything(&mut names);
         let waits = match form {
             ProtocolForm::Delta => {
-                if let Some(due) = &mut asked.due {
+                if let Some(due) = &mut requested.due {
                     dropped.iter().for_each(|name| _ = due.remove(*name));
                 }
                 if first {
@@ -124,13 +126,13 @@ impl UnknownTypes {
             ProtocolForm::Sotw => {
                 names.sort_unstable();
                 let digest = xxh3_64(names.join("\0").as_bytes());
-                let others = std::mem::replace(&mut asked.names, digest) != digest;
+                let others = std::mem::replace(&mut requested.names, digest) != digest;
                 let asks = !names.is_empty() || everything || no_names;
                 asks && (first || nonce.is_empty() || others)
             }
         };
         if waits {
-            let due = asked.due.get_or_insert_default();
+            let due = requested.due.get_or_insert_default();
             if form == ProtocolForm::Delta && type_url != EXTENSION {
                 due.extend(names.into_iter().map(Arc::from));
             }
@@ -140,14 +142,14 @@ impl UnknownTypes {
 
     /// Returns whether a response is due.
     pub(super) fn is_due(&self) -> bool {
-        self.types.values().any(|asked| asked.due.is_some())
+        self.types.values().any(|requested| requested.due.is_some())
     }
 
     /// Returns the next response, with the given nonce.
     pub(super) fn take(&mut self, form: ProtocolForm, nonce: u64) -> Option<SideResponse> {
-        self.types.iter_mut().find_map(|(type_url, asked)| {
-            let removed = asked.due.take()?.into_iter().collect();
-            asked.nonce = Some(nonce);
+        self.types.iter_mut().find_map(|(type_url, requested)| {
+            let removed = requested.due.take()?.into_iter().collect();
+            requested.nonce = Some(nonce);
             let nonce = format!("{nonce:x}");
             let type_url = Arc::clone(type_url);
             let (resources, control_plane) = (Vec::new(), None);

@@ -20,7 +20,7 @@ use strait_xds::session::Handled;
 
 impl Stream {
     /// Handles a request for secrets, and follows the secrets that are now subscribed to.
-    pub(super) fn take_secrets_request(
+    pub(super) fn handle_secrets_request(
         &mut self,
         request: &AdsRequest<'_>,
     ) -> Result<(), StreamEnd> {
@@ -95,7 +95,7 @@ impl Stream {
     }
 
     /// Handles the new state of a secret. Returns whether one has changed.
-    pub(super) fn take_secret(&mut self) -> bool {
+    pub(super) fn pass_changed_secret(&mut self) -> bool {
         let waker = self.wakeups.events();
         let changed = self.secrets.poll_changed(&mut Context::from_waker(&waker));
         let Poll::Ready((name, now)) = changed else { return false };

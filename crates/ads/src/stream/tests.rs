@@ -324,9 +324,9 @@ async fn under_memory_pressure_only_proxies_that_list_resources_are_admitted() {
     assert_eq!(connections.budgets().figures().deferred, 1);
 
     let context = Context::from_waker(Waker::noop());
-    assert!(matches!(back.take_event(&context), Ok(false)));
+    assert!(matches!(back.handle_event(&context), Ok(false)));
     connections.budgets().end_costliest(1).expect("the only one");
-    let ended = code_of(back.take_event(&context).map(drop));
+    let ended = code_of(back.handle_event(&context).map(drop));
     assert_eq!(ended, Some((tonic::Code::Unavailable, "STR0515".to_owned())));
 }
 
@@ -349,7 +349,7 @@ async fn stream_ends_with_the_reason_of_its_deadline() {
     for (prepare, reason) in cases {
         let mut stream = stream(ProtocolForm::Delta);
         prepare(&mut stream);
-        let ended = stream.take_event(&Context::from_waker(Waker::noop())).err();
+        let ended = stream.handle_event(&Context::from_waker(Waker::noop())).err();
         assert_eq!(ended.map(|ended| ended.reason), reason);
     }
 }
@@ -364,7 +364,7 @@ async fn change_during_the_pause_of_a_stream_is_taken_after_it() {
     let paused_until = stream.pace.next();
     assert!(paused_until > begun);
     stream.shared.interest.mark(&Changes::for_endpoints([host("a.ns")]));
-    let taken = poll_fn(|context| match stream.take_event(context) {
+    let taken = poll_fn(|context| match stream.handle_event(context) {
         Ok(true) => Poll::Ready(()),
         Ok(false) => Poll::Pending,
         Err(ended) => panic!("it ended: {}", ended.reason),

@@ -16,7 +16,7 @@ use strait_rules::traffic::policy::{ClientTls, ForeignTls, ResolvedPolicy};
 const ALPN_OVERRIDE: (&str, &str) = ("istio", "alpn_override");
 
 /// Makes the cluster reach all endpoints with the TLS settings of servers outside of the mesh.
-pub(super) fn speak_to_strangers(
+pub(super) fn use_foreign_tls(
     cluster: &mut cluster::Cluster,
     tls: &ForeignTls,
     http2: bool,

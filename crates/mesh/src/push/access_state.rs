@@ -134,7 +134,7 @@ impl AccessState {
         let subject = AccessSubject { namespace, labels, is_known: true };
         if !self.policies.receives_plaintext(subject, endpoint.port) {
             TlsMode::Istio
-        } else if self.policies.take_mtls(subject, endpoint.port) {
+        } else if self.policies.accepts_mtls(subject, endpoint.port) {
             TlsMode::Changing
         } else {
             TlsMode::Disabled

@@ -228,7 +228,7 @@ impl AccessIndex {
         settings: &AccessSettings,
         objects: &Collection,
     ) -> Option<AccessChange> {
-        self.take_all(settings, objects, None)
+        self.apply_objects(settings, objects, None)
     }
 
     /// Replaces all objects like [`Self::apply`] and starts a mode transition: servers accept the
@@ -240,10 +240,10 @@ impl AccessIndex {
         objects: &Collection,
         now: TimePoint,
     ) -> Option<AccessChange> {
-        self.take_all(settings, objects, Some(now))
+        self.apply_objects(settings, objects, Some(now))
     }
 
-    fn take_all(
+    fn apply_objects(
         &mut self,
         settings: &AccessSettings,
         objects: &Collection,
@@ -315,7 +315,7 @@ impl AccessIndex {
 
     /// Stores fetched keys of token issuers. Returns the active policies; `None` if they did not
     /// change.
-    pub fn take_keys(&mut self, fetched: Arc<FetchedKeys>) -> Option<Arc<AccessPolicies>> {
+    pub fn apply_keys(&mut self, fetched: Arc<FetchedKeys>) -> Option<Arc<AccessPolicies>> {
         let before = std::mem::replace(&mut self.fetched, fetched);
         let differs = |place: &KeyPlace| before.get(place) != self.fetched.get(place);
         let concerned = self.sources().filter(|(_, source)| differs(&source.place));

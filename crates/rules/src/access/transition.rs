@@ -97,7 +97,7 @@ impl AccessPolicies {
     }
 
     /// Returns whether a port of a workload accepts mTLS now, whatever its clients use.
-    pub fn take_mtls(&self, subject: AccessSubject<'_>, port: u16) -> bool {
+    pub fn accepts_mtls(&self, subject: AccessSubject<'_>, port: u16) -> bool {
         self.served_modes(subject).of_port(port).mode != PeerMode::Disable
     }
 

@@ -205,14 +205,14 @@ impl EntryIndex {
             let Some((kind, name)) = entry_key(key) else { continue };
             causes.add(Cause::of_object(kind.as_str(), key));
             match kind {
-                EntryKind::Service => self.take_service(name, now, &mut touched),
-                EntryKind::Workload => self.take_workload(name, now, &mut touched),
+                EntryKind::Service => self.apply_service(name, now, &mut touched),
+                EntryKind::Workload => self.apply_workload(name, now, &mut touched),
             }
         }
         if stale.entries {
             for (key, object) in objects.iter() {
                 if let Some((EntryKind::Service, name)) = entry_key(key) {
-                    self.take_service(name, Some(object), &mut touched);
+                    self.apply_service(name, Some(object), &mut touched);
                 }
             }
         }
@@ -258,7 +258,7 @@ impl EntryIndex {
         &self.selections
     }
 
-    fn take_service(
+    fn apply_service(
         &mut self,
         name: WorkloadKey,
         object: Option<&ObjectJson>,
@@ -308,7 +308,7 @@ impl EntryIndex {
         self.note_faults((EntryKind::Service, name), problems, touched);
     }
 
-    fn take_workload(
+    fn apply_workload(
         &mut self,
         name: WorkloadKey,
         object: Option<&ObjectJson>,

@@ -75,8 +75,8 @@ impl EditionIndex {
 
     /// Returns the reports about objects of the cluster that were added or changed since the last
     /// call.
-    pub fn take_news(&mut self) -> Vec<(ObjectKey, Reason)> {
-        let news = self.index.take_news();
+    pub fn take_new_reasons(&mut self) -> Vec<(ObjectKey, Reason)> {
+        let news = self.index.take_new_reasons();
         news.into_iter().filter(|(key, _)| self.own.get(key).is_some()).collect()
     }
 }

@@ -495,7 +495,7 @@ impl GatewayObjects {
     }
 
     /// Returns new reasons since the last call that are caused by other Gateways.
-    pub(super) fn take_news(&mut self, gateways: &Gateways) -> Vec<(ObjectMeta, Reason)> {
+    pub(super) fn take_new_reasons(&mut self, gateways: &Gateways) -> Vec<(ObjectMeta, Reason)> {
         if !std::mem::take(&mut self.is_stale) {
             return Vec::new();
         }

@@ -207,7 +207,7 @@ pub struct TrafficIndex {
     gateway_routes: GatewayRouteObjects,
     ingresses: IngressObjects,
     traffic: Traffic,
-    /// Reasons for added or changed objects that [`Self::take_news`] has not returned yet.
+    /// Reasons for added or changed objects that [`Self::take_new_reasons`] has not returned yet.
     news: Vec<(ObjectKey, Reason)>,
     /// The versions from before a restart, until the first `apply`.
     remembered: Collection,
@@ -416,18 +416,18 @@ impl TrafficIndex {
         }
         for (before, now) in exchanges {
             let object = TrafficObject::VirtualService;
-            before.into_iter().for_each(|before| self.take_out(&object(before), changes));
+            before.into_iter().for_each(|before| self.remove_object(&object(before), changes));
             now.into_iter().for_each(|now| self.put_in(object(now), changes));
         }
         let exchanges = self.ingresses.take_exchanges(&self.settings);
         let object = TrafficObject::Gateway;
         for (before, now) in exchanges.gateways {
-            before.into_iter().for_each(|before| self.take_out(&object(before), changes));
+            before.into_iter().for_each(|before| self.remove_object(&object(before), changes));
             now.into_iter().for_each(|now| self.put_in(object(now), changes));
         }
         let object = TrafficObject::VirtualService;
         for (before, now) in exchanges.services {
-            before.into_iter().for_each(|before| self.take_out(&object(before), changes));
+            before.into_iter().for_each(|before| self.remove_object(&object(before), changes));
             now.into_iter().for_each(|now| self.put_in(object(now), changes));
         }
     }
@@ -440,7 +440,7 @@ impl TrafficIndex {
             Some(TrafficObject::Ingress(ingress)) => ingresses.follows(ingress),
             _ => true,
         });
-        let news = self.gateways.take_news(&self.traffic.gateways);
+        let news = self.gateways.take_new_reasons(&self.traffic.gateways);
         self.news.extend(news.into_iter().map(|(meta, reason)| {
             let key = match self.traffic.gateways.source_ingress(&meta) {
                 Some(ingress) => object_key(INGRESS_API, TrafficKind::Ingress, ingress.clone()),
@@ -448,11 +448,11 @@ impl TrafficIndex {
             };
             (key, reason)
         }));
-        let news = self.ingresses.take_news();
+        let news = self.ingresses.take_new_reasons();
         let all = news.into_iter().map(|(origin, reason)| (origin_key(&origin), reason));
         self.news.extend(all);
         let services = (&self.traffic.virtual_services, self.settings.host_sharing);
-        let news = self.virtual_services.take_news(services, &self.traffic.gateways);
+        let news = self.virtual_services.take_new_reasons(services, &self.traffic.gateways);
         let all = news.into_iter().map(|(origin, reason)| (origin_key(&origin), reason));
         self.news.extend(all);
     }
@@ -507,7 +507,7 @@ impl TrafficIndex {
     }
 
     /// Returns the reasons for objects that were added or changed since the last call.
-    pub fn take_news(&mut self) -> Vec<(ObjectKey, Reason)> {
+    pub fn take_new_reasons(&mut self) -> Vec<(ObjectKey, Reason)> {
         std::mem::take(&mut self.news)
     }
 
@@ -621,7 +621,7 @@ impl TrafficIndex {
             return false;
         }
         if let Some(old) = old {
-            self.take_out(&old, changes);
+            self.remove_object(&old, changes);
         }
         if let Some(new) = new {
             self.put_in(new, changes);
@@ -645,7 +645,7 @@ impl TrafficIndex {
             return false;
         }
         if let Some(old) = old {
-            self.take_out(old, changes);
+            self.remove_object(old, changes);
         }
         if let Some(new) = new {
             self.put_in(new.clone(), changes);
@@ -671,7 +671,7 @@ impl TrafficIndex {
         let report = self.reports.remove(key);
         self.counting.remove(key);
         let Some(old) = report.as_ref().and_then(|report| report.active()) else { return false };
-        self.take_out(old, changes);
+        self.remove_object(old, changes);
         true
     }
 
@@ -720,7 +720,7 @@ impl TrafficIndex {
         }
     }
 
-    fn take_out(&mut self, object: &TrafficObject, changes: &mut TrafficChanges) {
+    fn remove_object(&mut self, object: &TrafficObject, changes: &mut TrafficChanges) {
         let Self { traffic, settings, .. } = self;
         match object {
             TrafficObject::DestinationRule(rule) => {

@@ -107,7 +107,7 @@ impl IngressObjects {
     }
 
     /// Returns new reasons since the last call that are caused by other Ingresses.
-    pub(super) fn take_news(&mut self) -> Vec<(Arc<RouteOrigin>, Reason)> {
+    pub(super) fn take_new_reasons(&mut self) -> Vec<(Arc<RouteOrigin>, Reason)> {
         std::mem::take(&mut self.news)
     }
 

@@ -520,7 +520,7 @@ impl VirtualServiceObjects {
     }
 
     /// Returns new reasons since the last call that are caused by other objects.
-    pub(super) fn take_news(
+    pub(super) fn take_new_reasons(
         &mut self,
         (services, sharing): (&VirtualServices, HostSharing),
         gateways: &Gateways,

@@ -101,7 +101,7 @@ impl FeedOverrides {
                     self.running.entry(cluster.clone()).or_insert(edition)
                 }
             };
-            for (key, reason) in edition.take_news() {
+            for (key, reason) in edition.take_new_reasons() {
                 warn!(%cluster, object = %key, %reason, "a cluster's own traffic object is not fully applied");
             }
         }

@@ -141,7 +141,7 @@ impl ConfigFeed {
     }
 
     /// Applies the verdict on the rollout with this number.
-    pub(super) async fn take_verdict(&mut self, number: u64, verdict: RolloutVerdict) -> Fed {
+    pub(super) async fn apply_verdict(&mut self, number: u64, verdict: RolloutVerdict) -> Fed {
         let running = self.rollout.running.as_ref();
         let Some(running) = running.filter(|one| one.rollout.number == number) else {
             // The rollout has ended in the meantime.

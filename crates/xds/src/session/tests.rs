@@ -14,7 +14,7 @@ use prost::Message;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::super::asked::{EVERYTHING, TYPES_MAX};
+use super::super::request_limits::{EVERYTHING, TYPES_MAX};
 use super::*;
 use crate::list::SharedList;
 use crate::order::ANSWER_LIMIT;

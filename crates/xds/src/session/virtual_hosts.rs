@@ -13,9 +13,9 @@ use std::time::SystemTime;
 
 use super::{Handled, Response, Session, Versioned, Violation};
 use crate::answers::SentNames;
-use crate::asked::check_names;
 use crate::form::ProtocolForm;
 use crate::request::AdsRequest;
+use crate::request_limits::check_names;
 use crate::resource::{ResourceSource, ResourceType, Version};
 use crate::served_hosts::Unsettled;
 use crate::subscription::OneChange;

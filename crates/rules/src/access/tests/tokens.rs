@@ -214,7 +214,7 @@ fn fetched_keys_are_added_to_rules() {
     let come: FetchedKeys =
         [(a.clone(), state(Some("1"), None)), (b.clone(), state(None, Some("it answers 500")))]
             .into();
-    let policies = index.take_keys(Arc::new(come.clone())).expect("they differ");
+    let policies = index.apply_keys(Arc::new(come.clone())).expect("they differ");
     let found: Vec<_> = rules(&policies).iter().map(|rule| rule.keys.clone()).collect();
     assert_eq!(found, [Some("1".into()), None]);
     let warnings = |policies: &AccessPolicies| {
@@ -222,9 +222,9 @@ fn fetched_keys_are_added_to_rules() {
         all.map(|fault| format!("{} {}", fault.code.id, fault.path)).collect::<Vec<_>>()
     };
     assert_eq!(warnings(&policies), ["STR0829 spec.jwtRules[1].issuer"]);
-    assert!(index.take_keys(Arc::new(come)).is_none(), "nothing new");
+    assert!(index.apply_keys(Arc::new(come)).is_none(), "nothing new");
     let late = [(a, state(Some("1"), Some("no answer"))), (b, state(Some("2"), None))].into();
-    let policies = index.take_keys(Arc::new(late)).expect("they differ");
+    let policies = index.apply_keys(Arc::new(late)).expect("they differ");
     let found: Vec<_> = rules(&policies).iter().map(|rule| rule.keys.clone()).collect();
     assert_eq!(found, [Some("1".into()), Some("2".into())]);
     // One warning in each namespace whose policies use the location.

@@ -149,7 +149,7 @@ fn gateways_use_mtls_while_servers_accept_it() {
     let takes_mtls = |policies: &AccessPolicies| {
         let (namespace, labels) = ("shop".into(), labels(&[("app", "web")]));
         let subject = AccessSubject { namespace: &namespace, labels: &labels, is_known: true };
-        policies.take_mtls(subject, 80)
+        policies.accepts_mtls(subject, 80)
     };
     for (before, now, expected) in [
         ("STRICT", "DISABLE", [true, true, true, true, false]),

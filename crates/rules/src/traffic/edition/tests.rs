@@ -115,7 +115,7 @@ fn object_of_a_cluster_keeps_only_its_own_last_valid_version() {
     let good = all(&[leading("web", 0, "web", "web-own")]);
     let mut edition = EditionIndex::new("east".into(), &empty, &good);
     assert!(edition.refresh(&empty, &bad).is_none(), "its last valid version stays");
-    assert!(edition.take_news().iter().any(|(key, _)| &*key.name == "web"));
+    assert!(edition.take_new_reasons().iter().any(|(key, _)| &*key.name == "web"));
     assert_eq!(
         first_destination(edition.traffic()).as_deref(),
         Some("web-own.shop.svc.cluster.local")

@@ -54,7 +54,7 @@ fn merged_in(scope: GatewayScope, gateways: &[Arc<Gateway>]) -> (Vec<String>, Ve
         )
     };
     let ports = merged(all.selecting(&"edge".into(), &labels), Some).iter().map(text).collect();
-    let news = objects.take_news(&all);
+    let news = objects.take_new_reasons(&all);
     let news = news.iter().map(|(meta, one)| format!("{} {} {}", meta.name, one.code, one.path));
     (ports, news.collect())
 }

@@ -593,7 +593,7 @@ fn following_index_equals_the_followed_index() {
         }
         follower.follow(&objects, index.reports());
         assert_eq!(follower.traffic, index.traffic);
-        assert!(follower.take_news().is_empty(), "it has no news");
+        assert!(follower.take_new_reasons().is_empty(), "it has no news");
         assert_eq!(follower.reports.len(), index.reports.len());
         for (key, report) in &follower.reports {
             assert_eq!(report.state, index.reports[key].state, "{key}");

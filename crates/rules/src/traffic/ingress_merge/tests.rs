@@ -44,7 +44,7 @@ fn longest_path_takes_precedence_then_exact_then_the_oldest() {
     let joined = &all["x.example"];
     assert_eq!(destinations(joined), ["long", "exact", "old", "young", "all"]);
     assert_eq!((joined.meta.created, joined.meta.namespace.as_str()), (1, "a"));
-    let news = objects.take_news();
+    let news = objects.take_new_reasons();
     let reported: Vec<_> =
         news.iter().map(|(meta, reason)| (meta.name.as_ref(), reason.to_string())).collect();
     let [(object, text)] = &reported[..] else { panic!("{reported:?}") };
@@ -67,7 +67,7 @@ fn default_backend_serves_unmatched_paths_and_hosts() {
         (destinations(&all["y.example"]), destinations(&all["*"])),
         (vec!["rest"], vec!["rest"])
     );
-    assert!(objects.take_news().is_empty(), "an object does not conflict with itself");
+    assert!(objects.take_new_reasons().is_empty(), "an object does not conflict with itself");
 }
 
 #[test]

@@ -39,7 +39,8 @@ impl World {
 
     /// Returns the new reasons that are caused by other objects, as object, code and path.
     fn news(&mut self) -> Vec<String> {
-        let news = self.objects.take_news((&self.services, self.sharing), &Gateways::default());
+        let news =
+            self.objects.take_new_reasons((&self.services, self.sharing), &Gateways::default());
         news.into_iter()
             .map(|(meta, reason)| {
                 format!("{}/{} {} {}", meta.namespace, meta.name, reason.code, reason.path)

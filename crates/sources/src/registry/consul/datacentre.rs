@@ -107,7 +107,7 @@ impl Datacentre {
                 _ = &mut always => return,
                 permit = self.updates.reserve(), if state.index.has_news() => {
                     let Ok(permit) = permit else { return };
-                    let Some(change) = state.index.take_news() else { continue };
+                    let Some(change) = state.index.take_change() else { continue };
                     let (shard, epoch) = (self.shard.clone(), self.epoch);
                     permit.send(RegistryUpdate { shard, epoch, change });
                     if !std::mem::replace(&mut state.facts.synced, true) {

@@ -218,7 +218,7 @@ impl ConsulIndex {
 
     /// Returns the changes to report: at first everything, then the changes. The caller must send
     /// them.
-    pub(super) fn take_news(&mut self) -> Option<ShardChange> {
+    pub(super) fn take_change(&mut self) -> Option<ShardChange> {
         if !self.has_news() {
             return None;
         }

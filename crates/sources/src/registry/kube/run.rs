@@ -360,7 +360,7 @@ impl ClusterInputState {
         to: &Receiver,
     ) {
         let mut selectors_known = self.filter(&mut selectors);
-        self.take_traffic();
+        self.apply_traffic();
         loop {
             let has_report = if !self.may_report() {
                 false
@@ -394,7 +394,7 @@ impl ClusterInputState {
                 () = to.updates.closed(), if !has_report => return,
                 Ok(()) = self.roots.changed() => {}
                 Ok(()) = self.rights.changed() => {}
-                Ok(()) = self.traffic.changed() => self.take_traffic(),
+                Ok(()) = self.traffic.changed() => self.apply_traffic(),
                 // The comparison uses the last sent records, so pending changes are sent first.
                 () = self.write_back.next_look(), if self.may_report() && self.status.synced && !has_report => {
                     let imports = self.write_back.look(&self.index);
@@ -409,7 +409,7 @@ impl ClusterInputState {
     }
 
     /// Takes over its current traffic objects. Until they have been read, the previous ones stay.
-    fn take_traffic(&mut self) {
+    fn apply_traffic(&mut self) {
         let OwnTraffic { is_wanted, objects, .. } = self.traffic.borrow_and_update().clone();
         let traffic = match objects {
             Some(objects) => objects,

@@ -97,7 +97,7 @@ struct View {
     held: BTreeMap<Arc<str>, Arc<Resource>>,
     names: BTreeSet<Arc<str>>,
     /// Whether the type was requested on this stream.
-    asked: bool,
+    requested: bool,
     /// SotW: the nonce of the last response that was answered.
     answered: String,
     /// Answers that were not sent yet.
@@ -154,7 +154,7 @@ impl Client {
         let kind = ResourceType::ALL[random.random_range(0..ResourceType::ALL.len())];
         match random.random_range(0..40) {
             0 => self.reconnect(random, log),
-            1..6 if !self.view(kind).asked => self.ask_first(kind, log),
+            1..6 if !self.view(kind).requested => self.ask_first(kind, log),
             6..16 => self.answer(kind, log),
             16..22 => self.hear_out(),
             22..28 => self.serve_one(source, log),
@@ -166,7 +166,7 @@ impl Client {
     /// Performs steps until none is left.
     fn settle(&mut self, source: &mut Source, log: &mut Vec<String>) -> Result<(), String> {
         for kind in ResourceType::ALL.into_iter().filter(|kind| kind.is_wildcard()) {
-            if !self.view(kind).asked {
+            if !self.view(kind).requested {
                 self.ask_first(kind, log);
             }
         }
@@ -234,10 +234,10 @@ impl Client {
     /// Ends the stream and drops all messages in transit.
     fn reconnect(&mut self, random: &mut StdRng, log: &mut Vec<String>) {
         log.push(format!("{:?}: reconnects", self.form));
-        let asked: Vec<_> = self.views.iter().filter(|(_, view)| view.asked).collect();
-        let mut asked: Vec<_> = asked.into_iter().map(|(kind, _)| *kind).collect();
+        let requested: Vec<_> = self.views.iter().filter(|(_, view)| view.requested).collect();
+        let mut requested: Vec<_> = requested.into_iter().map(|(kind, _)| *kind).collect();
         for view in self.views.values_mut() {
-            view.asked = false;
+            view.requested = false;
             view.answered.clear();
             view.answers.clear();
         }
@@ -247,8 +247,8 @@ impl Client {
         self.responses.clear();
         self.first = true;
         self.warming_before.clone_from(&self.warming);
-        while !asked.is_empty() {
-            let kind = asked.swap_remove(random.random_range(0..asked.len()));
+        while !requested.is_empty() {
+            let kind = requested.swap_remove(random.random_range(0..requested.len()));
             self.ask_first(kind, log);
         }
     }
@@ -258,7 +258,7 @@ impl Client {
         if view.names.is_empty() && !kind.is_wildcard() {
             return;
         }
-        view.asked = true;
+        view.requested = true;
         // As in Envoy, the last assignment is listed even while a changed cluster waits for the
         // next one.
         let listed = view.held.values().map(|one| (Arc::clone(&one.name), one.version)).collect();
@@ -437,7 +437,7 @@ impl Client {
         let view = self.view(kind);
         let before = std::mem::replace(&mut view.names, names.clone());
         view.held.retain(|name, _| names.contains(name));
-        if !view.asked {
+        if !view.requested {
             self.ask_first(kind, log);
         } else if before != names || (form == ProtocolForm::Sotw && repeats) {
             let ask = Ask {

@@ -40,7 +40,7 @@ fn following(spec: &Value, ports: Vec<Port>) -> Arc<PushContext> {
     mesh.apply(MeshEvent::Registry(update.built()));
     mesh.apply(event_with_root("istio-system", [peer]));
     mesh.apply(MeshEvent::Traffic(index.apply(&objects).expect("there is something new")));
-    assert_eq!(index.take_news(), [], "no part of it is ignored");
+    assert_eq!(index.take_new_reasons(), [], "no part of it is ignored");
     mesh.apply(MeshEvent::Complete);
     mesh.next_version().expect("a first version").0
 }

@@ -201,14 +201,14 @@ fn first_report_waits_until_every_service_was_read_or_failed_three_times() {
     index.service(&"a".into(), read(&[instance("a", "10.0.0.1", 80)]), false, now);
     for _ in 0..2 {
         index.failed(&"b".into(), "status 500");
-        assert!(index.take_news().is_none());
+        assert!(index.take_change().is_none());
     }
     index.failed(&"b".into(), "status 500");
-    let Some(ShardChange::Reset(contents)) = index.take_news() else { panic!("a reset") };
+    let Some(ShardChange::Reset(contents)) = index.take_change() else { panic!("a reset") };
     assert_eq!(contents.services.len(), 1);
-    assert!(index.take_news().is_none());
+    assert!(index.take_change().is_none());
     index.service(&"b".into(), read(&[instance("b", "10.0.0.2", 80)]), false, now);
-    let Some(ShardChange::Update(contents)) = index.take_news() else { panic!("an update") };
+    let Some(ShardChange::Update(contents)) = index.take_change() else { panic!("an update") };
     assert_eq!(
         contents.services.keys().map(|host| host.as_str()).collect::<Vec<_>>(),
         ["b.service.consul"]
@@ -226,13 +226,13 @@ fn sudden_loss_is_accepted_when_the_second_response_confirms_it() {
     for name in all {
         assert!(index.service(&name.into(), some(), false, start));
     }
-    assert!(index.take_news().is_some());
+    assert!(index.take_change().is_some());
 
     assert!(!index.service(&"a".into(), read(&[]), false, start));
     assert!(index.service(&"a".into(), some(), false, start), "it was a fault");
     assert!(!index.service(&"a".into(), read(&[]), false, start));
     assert!(index.service(&"a".into(), read(&[]), false, later));
-    assert!(index.take_news().is_some());
+    assert!(index.take_change().is_some());
     assert!(index.service(&"a".into(), read(&[]), false, later), "the loss is already known");
 
     // Losing two of three services is a loss of most, though not all.
@@ -241,13 +241,13 @@ fn sudden_loss_is_accepted_when_the_second_response_confirms_it() {
     assert_eq!(index.catalogue(names(&["a"]), false, start), doubtful);
     assert!(!index.service(&"b".into(), read(&[]), false, start));
     assert!(!index.service(&"b".into(), read(&[]), false, later), "nor its consequences");
-    assert!(index.take_news().is_none());
+    assert!(index.take_change().is_none());
     let gone = names(&["b", "c"]);
     assert_eq!(
         index.catalogue(names(&["a"]), false, later),
         CatalogOutcome::Yes { come: vec![], gone }
     );
-    assert!(index.take_news().is_some());
+    assert!(index.take_change().is_some());
 }
 
 #[test]
