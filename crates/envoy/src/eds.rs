@@ -182,13 +182,25 @@ fn write_member(out: &mut Vec<u8>, member: &AssignmentMember, metadata: &[u8]) {
         tag(2), // address
         text as u8,
     ]);
-    let varint = Varint::encode(size as u64);
-    let size_start = SIZE_END - varint.size();
-    bytes[size_start..SIZE_END].copy_from_slice(varint.bytes());
-    bytes[size_start - 1] = tag(2); // lb_endpoints
-    out.extend_from_slice(&bytes[size_start - 1..before_weight]);
+    // The size of a member without metadata usually takes one byte.
+    let start = if size < 0x80 {
+        bytes[SIZE_END - 1] = size as u8;
+        SIZE_END - 2
+    } else {
+        let varint = Varint::encode(size as u64);
+        let start = SIZE_END - varint.size();
+        bytes[start..SIZE_END].copy_from_slice(varint.bytes());
+        start - 1
+    };
+    bytes[start] = tag(2); // lb_endpoints
+    if metadata.is_empty() {
+        return out.extend_from_slice(&bytes[start..end]);
+    }
+    out.extend_from_slice(&bytes[start..before_weight]);
     out.extend_from_slice(metadata);
-    out.extend_from_slice(&bytes[before_weight..end]);
+    if end > before_weight {
+        out.extend_from_slice(&bytes[before_weight..end]);
+    }
 }
 
 /// Encodes an `LbEndpoint` with two addresses. This case is rare, so it is not optimized.
