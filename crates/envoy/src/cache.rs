@@ -13,6 +13,7 @@ pub(super) use super::cache_table::{CacheTable, CacheValue, Span};
 use super::cds::ClusterFormat;
 use super::chunks::Chunks;
 use super::class::{Class, ListenerFormat};
+use super::last_assignment::LastAssignment;
 use super::lds::PodListenerKey;
 use super::rbac_rules::EncodedPolicies;
 use super::rds::{RouteBase, RouteLists};
@@ -54,6 +55,7 @@ pub(super) type LibraryKey = (ResourceType, Arc<str>, OutboundName, Option<GrpcL
 #[derive(Debug, Default)]
 pub struct Cache {
     pub(super) assignments: CacheTable<(OutboundName, ViewKey), ServiceInputs, Arc<Resource>>,
+    pub(super) last_assignment: LastAssignment,
     pub(super) library: CacheTable<LibraryKey, ServiceInputs, Arc<Resource>>,
     /// Routes for libraries, by name and version, so that equal routes are stored once.
     pub(super) library_routes: CacheTable<(Arc<str>, Version), (), Arc<Resource>>,
@@ -119,6 +121,7 @@ impl Cache {
     pub fn clear(&self) {
         let Self {
             assignments,
+            last_assignment,
             library,
             library_routes,
             policies,
@@ -139,6 +142,7 @@ impl Cache {
             east_west_ports,
         } = self;
         assignments.clear();
+        last_assignment.clear();
         library.clear();
         library_routes.clear();
         policies.clear();

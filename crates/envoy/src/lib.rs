@@ -30,6 +30,7 @@ mod istio_filters;
 #[cfg(test)]
 mod joining;
 mod jwt;
+mod last_assignment;
 mod lds;
 mod library;
 mod nds;

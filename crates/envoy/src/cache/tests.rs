@@ -134,6 +134,39 @@ fn sweep_removes_unused_entries_and_keeps_used_ones() {
 }
 
 #[test]
+fn repeated_look_ups_return_the_assignment_of_each_view() {
+    let mut mesh = mesh(&["shop", "stage"]);
+    let mut context = next(&mut mesh);
+    let cache = Cache::default();
+    for address in ["10.0.0.8", "10.0.0.9"] {
+        let mut bodies = Vec::new();
+        for host in ["web.shop", "db.shop", "db.stage"] {
+            let name = format!("outbound|80||{host}.svc.cluster.local");
+            for proxy in [client("shop"), client("stage"), gateway("shop"), client("shop")] {
+                for network in ["n1", "n2"] {
+                    let look_up = |cache: &Cache| {
+                        let network = network.into();
+                        ProxyConfig::new(&context, &proxy, network, cache)
+                            .one(ResourceType::Endpoint, &name)
+                            .expect("an assignment")
+                    };
+                    let expected = look_up(&Cache::default());
+                    for _ in 0..3 {
+                        assert_eq!(look_up(&cache), expected, "{name} of {}", proxy.id);
+                    }
+                    bodies.push(expected.body.to_bytes());
+                }
+            }
+        }
+        bodies.sort();
+        bodies.dedup();
+        assert!(bodies.len() > 3, "views differ: {bodies:?}");
+        let web = shard("east", 1).update().with(service("web.shop"), vec![endpoint(address)]);
+        context = apply_update(&mut mesh, web.built());
+    }
+}
+
+#[test]
 fn sweep_removes_entries_that_only_a_disconnected_client_used() {
     let context = next(&mut mesh(&[]));
     let cache = Cache::default();

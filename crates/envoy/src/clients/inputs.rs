@@ -97,6 +97,10 @@ impl<'a> ClientInputs<'a> {
     /// Returns the endpoint assignment with this name. It is empty if the name is unknown.
     pub(crate) fn assignment(&self, name: &str) -> Arc<Resource> {
         let context = self.context;
+        let last = &self.cache.last_assignment;
+        if let Some(found) = last.get(context, &self.view, name) {
+            return found;
+        }
         if let Some(remote) = RemotePodsName::parse(name) {
             return Arc::new(self.gateways_to_pods(&remote).unwrap_or_else(|| eds::empty(name)));
         }
@@ -109,7 +113,8 @@ impl<'a> ClientInputs<'a> {
         let all = OutboundName { hostname, port, subset: Arc::default(), sni };
         let key = (all.of_subset(subset), self.view.projected(context, service));
         let assignments = &self.cache.assignments;
-        assignments.get(&key, |inputs| inputs.are_current(context, service)).unwrap_or_else(|| {
+        let found = assignments.get(&key, |inputs| inputs.are_current(context, service));
+        let found = found.unwrap_or_else(|| {
             let view = &key.1;
             let rules = context.rules_for(service);
             let subset_filter =
@@ -121,6 +126,8 @@ impl<'a> ClientInputs<'a> {
             let made = Arc::new(made);
             assignments.put(key, ServiceInputs::new(context, service), Arc::clone(&made));
             made
-        })
+        });
+        last.note(context, &self.view, service, &found);
+        found
     }
 }
