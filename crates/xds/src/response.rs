@@ -51,6 +51,13 @@ impl Deref for Versioned {
     }
 }
 
+/// Returns the nonce of a response with this number: its hexadecimal digits.
+pub(super) fn nonce_of(number: u64) -> String {
+    let digits = Version(number).text();
+    let zeros = digits.iter().take(Version::LENGTH - 1).take_while(|digit| **digit == b'0').count();
+    digits.iter().skip(zeros).map(|digit| char::from(*digit)).collect()
+}
+
 impl Response {
     /// Returns the number of resources.
     pub fn count(&self) -> usize {

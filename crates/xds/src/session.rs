@@ -21,6 +21,7 @@ use super::order::Order;
 use super::request::AdsRequest;
 pub use super::request_limits::{Handled, NAME_LENGTH_MAX, NAMES_MAX, Violation};
 use super::resource::{Resource, ResourceSource, ResourceType, Version};
+use super::response::nonce_of;
 pub use super::response::{Response, Versioned};
 use super::secrets::{SECRET, SecretReport, SecretWatches};
 use super::served_hosts::ServedHosts;
@@ -422,7 +423,7 @@ impl Session {
             }
         }
         let removed = if self.form == ProtocolForm::Delta { batch.removed } else { Vec::new() };
-        let nonce = format!("{:x}", self.last_nonce);
+        let nonce = nonce_of(self.last_nonce);
         Some(Response { form: self.form, kind, version, nonce, pieces, resources, removed })
     }
 

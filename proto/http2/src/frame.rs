@@ -84,17 +84,16 @@ impl FrameHead {
         self.flags & flag != 0
     }
 
-    /// Writes a frame header. The caller must write `length` bytes of payload after it.
-    pub(super) fn put(length: usize, kind: u8, flags: u8, stream: u32, out: &mut Rope) {
-        let length = u32::try_from(length).expect("at most PAYLOAD_MAX").to_be_bytes();
-        out.put_slice(&length[1..]);
-        out.put_slice(&[kind, flags]);
-        out.put_slice(&stream.to_be_bytes());
+    /// Encodes a frame header. `length` bytes of payload must follow it.
+    pub(super) fn encode(length: usize, kind: u8, flags: u8, stream: u32) -> [u8; HEAD] {
+        let [_, a, b, c] = u32::try_from(length).expect("at most PAYLOAD_MAX").to_be_bytes();
+        let [d, e, f, g] = stream.to_be_bytes();
+        [a, b, c, kind, flags, d, e, f, g]
     }
 
     /// Writes a frame with its payload.
     pub(super) fn put_frame(kind: u8, flags: u8, stream: u32, payload: &[u8], out: &mut Rope) {
-        Self::put(payload.len(), kind, flags, stream, out);
+        out.put_slice(&Self::encode(payload.len(), kind, flags, stream));
         out.put_slice(payload);
     }
 }

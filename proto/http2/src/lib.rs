@@ -36,6 +36,8 @@ const READ_MAX: usize = 16 << 10;
 pub const WRITE_MAX: usize = 62 << 10;
 /// The maximum number of slices per write: enough for upstream clusters, which take two slices each.
 const PIECES_MAX: usize = 168;
+/// The number of slices for a short write, which need less initialization: a response with few resources.
+const PIECES_FEW: usize = 8;
 
 /// The reason why a connection ends.
 #[derive(Debug)]
@@ -135,8 +137,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Http2Connection<S> {
             if protocol.held || protocol.output.is_empty() {
                 return Ok(!had_room && protocol.has_room());
             }
-            let mut slices = [IoSlice::new(&[]); PIECES_MAX];
-            let used = protocol.output.pieces(&mut slices);
+            let (mut few, mut many);
+            let slices = if protocol.output.pieces_max() <= PIECES_FEW {
+                few = [IoSlice::new(&[]); PIECES_FEW];
+                &mut few[..]
+            } else {
+                many = [IoSlice::new(&[]); PIECES_MAX];
+                &mut many[..]
+            };
+            let used = protocol.output.pieces(slices);
             let slices = slices.get(..used).unwrap_or_default();
             match Pin::new(&mut self.stream).poll_write_vectored(context, slices)? {
                 Poll::Ready(0) => return Err(io::ErrorKind::WriteZero.into()),

@@ -302,10 +302,16 @@ impl Http2Protocol {
         call.window -= count as i64;
         self.window -= count as i64;
         let mut rest = count.min(messages.len());
+        if self.output.is_empty() && rest == messages.len() && (1..=PAYLOAD_MAX).contains(&rest) {
+            // All of it is one frame: it becomes the output without a copy.
+            messages.put_first(&FrameHead::encode(rest, kind::DATA, 0, stream));
+            self.output = std::mem::take(messages);
+            return Ok(());
+        }
         while rest > 0 {
             let length = rest.min(PAYLOAD_MAX);
             rest -= length;
-            FrameHead::put(length, kind::DATA, 0, stream, &mut self.output);
+            self.output.put_slice(&FrameHead::encode(length, kind::DATA, 0, stream));
             messages.move_to(length, &mut self.output);
         }
         Ok(())

@@ -50,6 +50,14 @@ impl Rope {
         self.length += self.text.len() - before;
     }
 
+    /// Inserts a few bytes before all others.
+    pub(crate) fn put_first(&mut self, bytes: &[u8]) {
+        self.text.extend_from_slice(bytes);
+        self.text[self.taken..].rotate_right(bytes.len());
+        self.shared.iter_mut().for_each(|(at, _)| *at += bytes.len());
+        self.length += bytes.len();
+    }
+
     /// Appends shared bytes.
     pub fn put_shared(&mut self, bytes: &Bytes) {
         self.put_part(bytes, 0..bytes.len());
@@ -90,6 +98,11 @@ impl Rope {
             used += 1;
         }
         used
+    }
+
+    /// Returns a limit for the number of pieces.
+    pub(crate) fn pieces_max(&self) -> usize {
+        2 * self.shared.len() + 1
     }
 
     /// Returns all bytes in one buffer.
@@ -168,6 +181,8 @@ mod tests {
             rope.put_shared(&shared);
             rope.put_shared(&shared.slice(..10));
             rope.put_slice(b"tail");
+            rope.drop_first(2);
+            rope.put_first(b"he");
             rope
         };
         let whole = rope().into_bytes();

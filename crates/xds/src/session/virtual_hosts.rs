@@ -17,6 +17,7 @@ use crate::form::ProtocolForm;
 use crate::request::AdsRequest;
 use crate::request_limits::check_names;
 use crate::resource::{ResourceSource, ResourceType, Version};
+use crate::response::nonce_of;
 use crate::served_hosts::Unsettled;
 use crate::subscription::OneChange;
 use crate::virtual_hosts::{self, HeldHosts};
@@ -148,7 +149,7 @@ impl Session {
             form: self.form,
             kind: ResourceType::VirtualHost,
             version: watch.sent(self.last_nonce, nothing, now),
-            nonce: format!("{:x}", self.last_nonce),
+            nonce: nonce_of(self.last_nonce),
             pieces: Vec::new(),
             resources: Vec::new(),
             removed,
@@ -201,7 +202,7 @@ impl Session {
                 form: self.form,
                 kind: ResourceType::VirtualHost,
                 version,
-                nonce: format!("{:x}", self.last_nonce),
+                nonce: nonce_of(self.last_nonce),
                 pieces: Vec::new(),
                 resources: resources
                     .map(|resource| Versioned { version: resource.version, resource })
