@@ -36,6 +36,7 @@ pub mod fetched_keys;
 mod known_clusters;
 mod proxy;
 mod proxy_name;
+mod read_namespaces;
 mod root_bundle;
 pub mod tls_files;
 mod writer_role;
@@ -109,6 +110,7 @@ pub use proxy::{
 };
 pub use proxy_name::{NameMatch, ProxyName};
 pub use rare::{RareGroup, StaticDefault};
+pub use read_namespaces::ReadNamespaces;
 pub use root_bundle::RootBundle;
 pub use route_status::{GATEWAY_CONTROLLER, RouteParentStatus, RouteStatus};
 pub use service::{

@@ -19,7 +19,7 @@ use super::traffic::{self, TrafficText};
 use super::{Policy, RemoteEjection};
 use crate::mesh_config::discovery::{StrictSelector, read_strict};
 use crate::mesh_config::plain;
-use crate::{ClusterId, ImportMode, Mode, NetworkId, is_trust_domain};
+use crate::{ClusterId, ImportMode, Mode, NetworkId, ReadNamespaces, is_trust_domain};
 
 /// The maximum size of a policy file, in bytes; much more than people write.
 const BYTES_MAX: usize = 1 << 20;
@@ -68,6 +68,7 @@ struct RulesText {
     dark_token_grace: Option<String>,
     mcs: Option<McsText>,
     discovery_selectors: Option<Vec<StrictSelector>>,
+    read_namespaces: Option<Vec<String>>,
     relay: Option<RelayTrustText>,
 }
 
@@ -158,6 +159,9 @@ impl Policy {
                 "is only possible for a cluster; those of all clusters are in the mesh config";
             return invalid("mesh.discoverySelectors", fact);
         }
+        if policy.mesh.read_namespaces.is_some() {
+            return invalid("mesh.readNamespaces", "is only possible for a cluster: move it there");
+        }
         if policy.mesh.relay.is_some() {
             return invalid("mesh.relay", "is only possible for a cluster");
         }
@@ -202,6 +206,10 @@ impl Policy {
 
 fn rules(field: &str, text: RulesText) -> Result<Rules, InvalidPolicy> {
     let path_of = |name: &str| format!("{field}.{name}");
+    if text.read_namespaces.is_some() && text.discovery_selectors.is_some() {
+        let fact = "also lists namespaces: remove readNamespaces or discoverySelectors";
+        return invalid(path_of("discoverySelectors"), fact);
+    }
     let mcs = text.mcs.map(|text| mcs(&path_of("mcs"), &text)).transpose()?;
     let (imports, adopt_status) = mcs.unwrap_or_default();
     Ok(Rules {
@@ -242,6 +250,12 @@ fn rules(field: &str, text: RulesText) -> Result<Rules, InvalidPolicy> {
             })
             .transpose()?
             .map(Arc::new),
+        read_namespaces: text
+            .read_namespaces
+            .map(|list| {
+                ReadNamespaces::of(list).or_else(|fact| invalid(path_of("readNamespaces"), fact))
+            })
+            .transpose()?,
         relay: text.relay.map(|text| relay_trust(&path_of("relay"), text)).transpose()?,
     })
 }

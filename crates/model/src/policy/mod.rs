@@ -28,7 +28,7 @@ pub use self::rules::{MassWithdrawal, ReadBudget, RelayTrust, WhenDark};
 use self::rules::{OwnedNames, Rules};
 pub use self::sharing::SharingPolicy;
 pub use self::traffic::{DefaultVisibility, ForeignBytes, ForeignHostsMode, TrafficLimits};
-use crate::{ClusterId, ImportMode, Mode, NamespaceFilter, NetworkId};
+use crate::{ClusterId, ImportMode, Mode, NamespaceFilter, NetworkId, ReadNamespaces};
 use strait_base::address::special;
 
 /// The active rules.
@@ -142,6 +142,12 @@ impl Policy {
     /// Returns the namespaces of a cluster that belong to the mesh; `None` if the mesh config decides.
     pub fn discovery_selectors(&self, cluster: &ClusterId) -> Option<&Arc<NamespaceFilter>> {
         self.clusters.get(cluster)?.discovery_selectors.as_ref()
+    }
+
+    /// Returns the namespaces to which the reader of a cluster is limited; `None` if its Secret
+    /// decides.
+    pub fn read_namespaces(&self, cluster: &ClusterId) -> Option<&ReadNamespaces> {
+        self.clusters.get(cluster)?.read_namespaces.as_ref()
     }
 
     /// Returns the clusters whose relays may enrol with a token, each with the token.

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 
 use super::names::ServiceNames;
 use crate::fetched_keys::KeyPlace;
-use crate::{ClusterId, ImportMode, Mode, NamespaceFilter, NetworkId};
+use crate::{ClusterId, ImportMode, Mode, NamespaceFilter, NetworkId, ReadNamespaces};
 
 /// The rules for a cluster; a rule that is not set is taken from the mesh.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -26,6 +26,7 @@ pub(super) struct Rules {
     pub(super) imports: Option<ImportMode>,
     pub(super) adopt_status: Option<bool>,
     pub(super) discovery_selectors: Option<Arc<NamespaceFilter>>,
+    pub(super) read_namespaces: Option<ReadNamespaces>,
     pub(super) relay: Option<RelayTrust>,
 }
 

@@ -202,6 +202,18 @@ fn misspelt_rule_is_reported_with_its_location() {
         ("clusters: {east: {addresses: [a]}}", "clusters.east.addresses[0]", "not a range"),
         ("mesh: {discoverySelectors: []}", "mesh.discoverySelectors", "in the mesh config"),
         ("clusters: {east: {discoverySelectors: [{matchLabel: {}}]}}", "", "unknown field"),
+        ("mesh: {readNamespaces: [shop]}", "mesh.readNamespaces", "only possible for a cluster"),
+        ("clusters: {east: {readNamespaces: []}}", "clusters.east.readNamespaces", "list 1 to 32"),
+        (
+            "clusters: {east: {readNamespaces: [shop, shop]}}",
+            "clusters.east.readNamespaces",
+            "shop is listed twice; remove one",
+        ),
+        (
+            "clusters: {east: {readNamespaces: [shop], discoverySelectors: []}}",
+            "clusters.east.discoverySelectors",
+            "remove readNamespaces or discoverySelectors",
+        ),
         (
             "clusters: {east: {discoverySelectors: [{matchExpressions: [{key: a, operator: In}]}]}}",
             "clusters.east.discoverySelectors",
@@ -251,6 +263,14 @@ fn misspelt_rule_is_reported_with_its_location() {
     }
     assert_eq!(Policy::parse("kind: Policy\napiVersion: v1").expect_err("v1").field, "apiVersion");
     assert!(Policy::parse("").is_err(), "a file that is empty by mistake allows nothing silently");
+}
+
+#[test]
+fn reader_of_a_cluster_is_limited_to_the_listed_namespaces() {
+    let policy = policy("clusters: {east: {readNamespaces: [shop, edge]}}");
+    let limited = ReadNamespaces::of(["edge", "shop"]).expect("valid");
+    assert_eq!(policy.read_namespaces(&id("east")), Some(&limited));
+    assert_eq!(policy.read_namespaces(&id("west")), None);
 }
 
 #[test]
