@@ -58,6 +58,12 @@ pub enum Fault {
         /// Plural name, for example `nodes`.
         resource: String,
     },
+    /// 403 for everything outside of these namespaces, as with Roles alone. The namespace `kube-system`
+    /// itself can be read.
+    OnlyNamespaces {
+        /// Names of namespaces.
+        namespaces: Vec<String>,
+    },
     /// Lists and watches of one kind fail; all other requests are answered.
     KindFails {
         /// Plural name, for example `endpointslices`.

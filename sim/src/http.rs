@@ -138,6 +138,12 @@ impl ApiServer {
                 let verb = if query.watch { "watch" } else { "list" };
                 Some(Err(ApiError::forbidden(target.view.resource, verb, &target.namespace)))
             }
+            Fault::OnlyNamespaces { namespaces } => {
+                let target = target.filter(|target| !grants(namespaces, target))?;
+                self.user(headers)?;
+                let verb = if query.watch { "watch" } else { "list" };
+                Some(Err(ApiError::forbidden(target.view.resource, verb, &target.namespace)))
+            }
             Fault::KindFails { resource, body } => {
                 target.filter(|t| t.view.resource.plural == resource)?;
                 Some(match body {
@@ -646,8 +652,16 @@ impl ApiServer {
             }
             "SelfSubjectRulesReview" => {
                 let plurals = RESOURCES.iter().map(|resource| resource.plural);
+                let namespace = text(&review, "/spec/namespace").unwrap_or_default();
+                let is_outside = self.faults.find(|fault| match fault {
+                    Fault::OnlyNamespaces { namespaces } => {
+                        Some(namespaces.iter().all(|granted| granted != namespace))
+                    }
+                    _ => None,
+                });
                 let is_allowed = |plural: &&str| {
-                    !self.faults.has(&Fault::Forbidden { resource: (*plural).to_owned() })
+                    is_outside != Some(true)
+                        && !self.faults.has(&Fault::Forbidden { resource: (*plural).to_owned() })
                 };
                 let resources: Vec<_> = plurals.filter(is_allowed).collect();
                 json!({
@@ -673,6 +687,13 @@ impl ApiServer {
     fn user(&self, headers: &HeaderMap) -> Option<String> {
         self.tokens.user_of_header(header(headers, AUTHORIZATION))
     }
+}
+
+/// Whether Roles in these namespaces, and the right to read `kube-system`, grant a request.
+fn grants(namespaces: &[String], target: &Target) -> bool {
+    let is_kube_system = target.view.resource.plural == "namespaces"
+        && target.name.as_deref() == Some("kube-system");
+    is_kube_system || namespaces.contains(&target.namespace)
 }
 
 fn discovery_of(server: &ApiServer, path: &str) -> Result<Value, ApiError> {

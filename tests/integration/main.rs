@@ -39,6 +39,7 @@ mod members;
 #[allow(dead_code, reason = "what all tests share is not used by each")]
 mod mesh;
 mod naive;
+mod namespaced;
 mod networks;
 mod operator;
 mod order;

@@ -37,6 +37,14 @@ pub struct Cluster {
     /// Absent if empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub outdated: Vec<OutdatedKind>,
+    /// The namespaces to which the reader of the cluster is limited. Absent if it reads the whole
+    /// cluster.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub read_namespaces: Vec<String>,
+    /// The namespaces among them that may not be read, although others are. Their last known objects
+    /// stay. Absent if empty.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unread_namespaces: Vec<UnreadNamespace>,
     /// Number of services.
     pub services: usize,
     /// Number of endpoints.
@@ -116,6 +124,18 @@ open_enum! {
         /// Restored from disk, and not synced since.
         Restored = "restored",
     }
+}
+
+/// A namespace of a limited reader that may not be read.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct UnreadNamespace {
+    /// The namespace.
+    pub namespace: String,
+    /// When the first request was refused after the last success.
+    pub since: String,
+    /// The kind, and why it may not be read.
+    pub reason: String,
 }
 
 /// A kind of objects that an API server no longer updates.

@@ -162,9 +162,9 @@ minutes. The cluster is a normal member again after a connection has lasted for 
     /// 403 for a kind that is not required.
     RIGHT_MISSING = "STR0309", "the credential may not read an optional kind",
         "Grant list and watch of that kind, as in deploy/examples/reader-rbac.yaml.", "\
-Services, endpointslices and namespaces must be readable. Other kinds are optional: Strait works without the
-kinds that the credential may not read. The reason names the kind and the consequence: without pods, for
-example, workloads are unknown. All other features work.";
+Services and endpointslices must be readable, and namespaces unless the reader is limited to some. Other
+kinds are optional: Strait works without the kinds that the credential may not read. The reason names the
+kind and the consequence: without pods, for example, workloads are unknown. All other features work.";
 
     /// Invalid objects in a reachable cluster.
     OBJECTS_SKIPPED = "STR0310", "invalid objects of the cluster are skipped",
@@ -203,6 +203,16 @@ state of the cluster stays in use, and Strait receives no changes. A cluster tha
         "Wait for the named sources, or see why they are missing: curl http://127.0.0.1:15014/readyz?verbose", "\
 Until every member has been read once, has failed permanently or has exceeded --remote-cluster-timeout,
 Strait sends nothing to proxies and cannot show services and networks.";
+
+    /// 403 for one of the namespaces of a limited reader.
+    NAMESPACE_UNREAD = "STR0318", "a namespace of the cluster may not be read",
+        "Grant the reader a Role in that namespace: strait cluster add CONTEXT --name ID --namespaces A,B
+Or remove the namespace from readNamespaces of the policy file, or from the annotation of the Secret.", "\
+The reader of the cluster is limited to namespaces, and the API server responds with 403 for services or
+endpointslices of this one: its Role or RoleBinding was deleted, for example with the namespace. The last
+known objects of the namespace stay in use, also after a restart with --state-dir, and Strait receives no
+changes of them. The other namespaces are not affected. Strait continues automatically once the rights are
+granted.";
 
     /// No answer from Consul.
     CONSUL_UNREACHABLE = "STR0320", "Consul is unreachable",

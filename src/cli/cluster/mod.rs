@@ -234,6 +234,14 @@ fn describe(row: &Cluster, _: &Show, look: &OutputStyle) -> String {
     if let Some(error) = used.and_then(|used| used.last_error.as_ref()) {
         fields.push(("Credential error", Cell::bad(error.clone())));
     }
+    if !row.read_namespaces.is_empty() {
+        fields.push(("Namespaces read", text(&row.read_namespaces.join(", ")).into()));
+    }
+    fields.extend(row.unread_namespaces.iter().map(|unread| {
+        let (namespace, since) = (text(&unread.namespace), age(&unread.since, look));
+        let shown = format!("{namespace} for {since}: {}", text(&unread.reason));
+        ("Namespace not read", Cell::bad(shown))
+    }));
     let missing = row.missing_rights.iter();
     fields.extend(missing.map(|right| ("Missing right", Cell::doubtful(text(right)))));
     fields.extend(row.ignored_claims.iter().map(|claim| {

@@ -15,6 +15,7 @@ use strait_admin_api::{self as api, CredentialKind};
 use strait_model::{ClusterId, IgnoredClaim, SameAddress, SameRange};
 use strait_sources::clusters::status::{
     ClusterStatus, CredentialKind as StoredKind, CredentialStatus, InventoryStatus, OutdatedStatus,
+    UnreadStatus,
 };
 use strait_sources::registry::kube::RootsStatus;
 
@@ -75,6 +76,8 @@ fn row(status: ClusterStatus) -> api::Cluster {
         trust_domain: status.trust_domain,
         last_contact: last_contact.map(text),
         outdated: status.outdated.into_iter().map(outdated).collect(),
+        read_namespaces: status.read_namespaces.names().iter().map(ToString::to_string).collect(),
+        unread_namespaces: status.unread.into_iter().map(unread).collect(),
         services: status.services,
         endpoints: status.endpoints,
         withheld: status.withheld,
@@ -96,6 +99,14 @@ fn row(status: ClusterStatus) -> api::Cluster {
 
 fn outdated(status: OutdatedStatus) -> api::OutdatedKind {
     api::OutdatedKind { kind: status.kind.to_owned(), since: status.since.to_string() }
+}
+
+fn unread(status: UnreadStatus) -> api::UnreadNamespace {
+    api::UnreadNamespace {
+        namespace: status.namespace.to_string(),
+        since: status.since.to_string(),
+        reason: status.reason,
+    }
 }
 
 fn ignored_claim(claim: IgnoredClaim) -> api::IgnoredClaim {

@@ -10,10 +10,12 @@ mod object;
 #[cfg(test)]
 mod tests;
 
+pub(super) use self::object::read_namespaces;
 pub use self::object::{
     API_SERVER_ANNOTATION, CLUSTER_ID_ANNOTATION, EXPIRES_ANNOTATION, IDENTITY_ANNOTATION,
     IDENTITY_CLUSTER_ANNOTATION, IdentityChoice, KUBECONFIG_KEY_ANNOTATION, MemberReach,
-    PROXY_ANNOTATION, ProxyChoice, ReadProvider, TLS_SERVER_NAME_ANNOTATION,
+    PROXY_ANNOTATION, ProxyChoice, READ_NAMESPACES_ANNOTATION, ReadProvider,
+    TLS_SERVER_NAME_ANNOTATION,
 };
 use self::object::{FoundMember, MemberObject};
 use crate::store::WatchedSecret;

@@ -23,6 +23,9 @@ pub(super) struct Passed(Arc<Mutex<Counts>>);
 struct Counts {
     endpoints_by_host: BTreeMap<Hostname, usize>,
     total: usize,
+    /// Whether contents are stored: the next run may be unable to read a part of them.
+    stores: bool,
+    contents: Option<Contents>,
 }
 
 /// Checks the updates of one run before they are passed on.
@@ -63,7 +66,20 @@ impl LossNotice {
 impl Passed {
     /// Records the contents that were passed on before the first run.
     pub(super) fn note(&self, contents: &Contents) {
-        self.with(|counts| counts.set(contents));
+        self.with(|counts| {
+            counts.set(contents);
+            counts.contents = counts.stores.then(|| contents.clone());
+        });
+    }
+
+    /// Sets whether the contents are stored from now on.
+    pub(super) fn store_contents(&self, stores: bool) {
+        self.with(|counts| counts.stores = stores);
+    }
+
+    /// Returns the contents that were passed on, if they are stored.
+    pub(super) fn contents(&self) -> Option<Contents> {
+        self.with(|counts| counts.contents.clone().filter(|_| counts.stores))
     }
 
     fn with<T>(&self, see: impl FnOnce(&mut Counts) -> T) -> T {
@@ -159,13 +175,38 @@ impl Guard {
     fn pass(&self, change: ShardChange) -> ShardChange {
         self.passed.with(|counts| {
             if !matches!(change, ShardChange::Update(_)) {
-                *counts = Counts::default();
+                *counts = Counts { stores: counts.stores, ..Counts::default() };
+            }
+            match &change {
+                ShardChange::Reset(contents) if counts.stores => {
+                    counts.contents = Some(contents.clone());
+                }
+                ShardChange::Update(contents) => {
+                    counts.contents.iter_mut().for_each(|stored| apply_update(stored, contents));
+                }
+                ShardChange::Reset(_) | ShardChange::Removed => {}
             }
             if let ShardChange::Reset(contents) | ShardChange::Update(contents) = &change {
                 counts.set(contents);
             }
         });
         change
+    }
+}
+
+/// Applies an update to complete contents.
+fn apply_update(stored: &mut Contents, news: &Contents) {
+    for (host, record) in &news.services {
+        match record {
+            Some(_) => drop(stored.services.insert(host.clone(), record.clone())),
+            None => drop(stored.services.remove(host)),
+        }
+    }
+    if news.workloads.is_some() {
+        stored.workloads.clone_from(&news.workloads);
+    }
+    if news.facts.is_some() {
+        stored.facts.clone_from(&news.facts);
     }
 }
 
@@ -274,6 +315,26 @@ mod tests {
             guard.offer(update(&[], true), off, now).is_some(),
             "unless the operator disables the delay"
         );
+    }
+
+    #[test]
+    fn contents_are_stored_for_the_next_run_if_required() {
+        let passed = Passed::default();
+        let now = Instant::now();
+        let stored = |passed: &Passed| {
+            let contents = passed.contents()?;
+            Some(sizes(&ShardChange::Reset(contents)))
+        };
+        let mut guard = Guard::new(passed.clone());
+        assert!(guard.offer(update(&[("a.ns", 1)], true), None, now).is_some());
+        assert_eq!(stored(&passed), None);
+        passed.store_contents(true);
+        assert!(guard.offer(update(&[("a.ns", 2)], false), None, now).is_some());
+        assert_eq!(stored(&passed), None, "an update alone is incomplete");
+        assert!(guard.offer(update(&[("a.ns", 2)], true), None, now).is_some());
+        assert!(guard.offer(update(&[("b.ns", 3)], false), None, now).is_some());
+        let expected = [(host("a.ns").to_string(), Some(2)), (host("b.ns").to_string(), Some(3))];
+        assert_eq!(stored(&passed), Some(expected.to_vec()));
     }
 
     #[test]

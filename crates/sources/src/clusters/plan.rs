@@ -17,7 +17,7 @@ use super::secret::{MemberSecret, MemberSettings, MemberSpec};
 use crate::store::ObjectName;
 use strait_base::codes;
 use strait_kube_client::Access;
-use strait_model::{ClusterId, Mode, NetworkId};
+use strait_model::{ClusterId, Mode, NetworkId, ReadNamespaces};
 
 /// A century.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
@@ -44,6 +44,8 @@ pub struct PlannedCluster {
     pub trust_domain: Option<Arc<str>>,
     /// Its name in the cluster set, if the Secret fixes one.
     pub set_name: Option<Arc<str>>,
+    /// The namespaces to which the Secret limits its reader.
+    pub namespaces: ReadNamespaces,
     /// Creation time of the first Secret that held the cluster, as long as the data exists; `None`
     /// if unknown. Clusters are merged in this order.
     pub created: Option<i64>,
@@ -108,6 +110,14 @@ pub enum Action {
         id: ClusterId,
         /// The new access.
         access: Access,
+    },
+    /// Changes the namespaces to which the Secret limits the reader: a new run starts before the old
+    /// one stops.
+    SetNamespaces {
+        /// The cluster ID.
+        id: ClusterId,
+        /// The new namespaces.
+        namespaces: ReadNamespaces,
     },
     /// Changes the network that the Secret fixes.
     SetNetwork {
@@ -340,6 +350,10 @@ impl Plan {
             return self.actions.push(Action::Adopt { id, secret, created, member });
         };
         self.set(&id, cluster, &member.settings());
+        if cluster.namespaces != member.reach.namespaces {
+            let (id, namespaces) = (id.clone(), member.reach.namespaces.clone());
+            self.actions.push(Action::SetNamespaces { id, namespaces });
+        }
         if access != &member.access {
             self.actions.push(Action::Replace { id, access: member.access.clone() });
         }
@@ -413,6 +427,7 @@ impl PlannedMembers {
                     uid: member.uid.clone(),
                     trust_domain: member.trust_domain.clone(),
                     set_name: member.set_name.clone(),
+                    namespaces: member.reach.namespaces.clone(),
                     created: *created,
                     hold: Hold::BySecret(Box::new(member.access.clone())),
                 };
@@ -420,6 +435,9 @@ impl PlannedMembers {
             }
             Action::Replace { id, access } => {
                 self.change(id, |cluster| cluster.hold = Hold::BySecret(Box::new(access.clone())));
+            }
+            Action::SetNamespaces { id, namespaces } => {
+                self.change(id, |cluster| cluster.namespaces.clone_from(namespaces));
             }
             Action::SetNetwork { id, network } => {
                 self.change(id, |cluster| cluster.network.clone_from(network));

@@ -52,7 +52,7 @@ use strait_base::task::{Supervisor, until};
 use strait_kube_client::{Access, ApiCredential, ReadLimits};
 use strait_model::policy::{Policy, WhenDark};
 use strait_model::registry::{Epoch, RegistryUpdate, ShardChange, ShardKey};
-use strait_model::{ClusterId, KnownCluster, KnownClusters, Mode, NetworkId};
+use strait_model::{ClusterId, KnownCluster, KnownClusters, Mode, NetworkId, ReadNamespaces};
 
 /// Number of concurrent first syncs: more would only share the same bandwidth.
 const FIRST_SYNCS: usize = 8;
@@ -430,7 +430,8 @@ impl Reconciler {
                 }
             }
             Action::Replace { id, .. } => info!(cluster = %id, "kubeconfig changed"),
-            Action::SetNetwork { id, .. }
+            Action::SetNamespaces { id, .. }
+            | Action::SetNetwork { id, .. }
             | Action::SetMode { id, .. }
             | Action::SetUid { id, .. }
             | Action::SetTrustDomain { id, .. }
@@ -529,6 +530,10 @@ impl Reconciler {
             member.uid = remembered.uid;
         }
         member.restored = Some(RestoredFacts { remark: remembered.remark });
+        // Until the Secret has been read, its limits are unknown.
+        let may_be_limited = cluster.is_some_and(|cluster| cluster.hold == Hold::Assumed)
+            || !self.read_namespaces(id, cluster).is_whole();
+        member.passed.store_contents(may_be_limited);
         member.passed.note(&remembered.contents);
         info!(cluster = %id, "cluster restored from disk, until it syncs");
         // Older than any run, so that the first update of any run replaces it.
@@ -572,11 +577,21 @@ impl Reconciler {
                 None => OwnMesh::Counts(mesh),
             },
         };
-        let how = RunSettings { access: access.clone(), limits, trust_domain, own_mesh };
+        let namespaces = self.read_namespaces(id, cluster);
+        let how =
+            RunSettings { access: access.clone(), limits, trust_domain, own_mesh, namespaces };
         let (passed, object_counts) = (member.passed.clone(), member.last.object_counts);
         let start = || start_run(&self.context, id, &how, &passed, object_counts);
         let swap = |run, access| start_swap(&self.context, run, access);
         member.align(&how, start, swap, id);
+    }
+
+    /// Returns the namespaces to which the reader of a cluster is limited. The policy takes
+    /// precedence over the Secret.
+    fn read_namespaces(&self, id: &ClusterId, cluster: Option<&PlannedCluster>) -> ReadNamespaces {
+        let policy = self.policy.borrow().read_namespaces(id).cloned();
+        let secret = || cluster.map(|cluster| cluster.namespaces.clone());
+        policy.or_else(secret).unwrap_or_default()
     }
 
     /// Returns why the operator file no longer allows a running member to use its proxy, or what this

@@ -7,7 +7,7 @@ use super::plan::{Hold, PlannedCluster};
 use crate::registry::kube::{LastContact, ObjectCounts, RunStatus};
 use crate::store::ObjectName;
 use strait_model::registry::Contents;
-use strait_model::{Mode, NetworkId};
+use strait_model::{Mode, NetworkId, ReadNamespaces};
 
 /// The last known state of a member. It applies until the member's API server has been read
 /// completely again.
@@ -42,8 +42,18 @@ impl RememberedMember {
         let (uid, trust_domain, hold) = (None, self.trust_domain(), Hold::Assumed);
         let (secret, created) = (self.holder()?, self.created);
         // The Secret is read before anything is written into a cluster.
-        let set_name = None;
-        Some(PlannedCluster { secret, network, mode, uid, trust_domain, set_name, created, hold })
+        let (set_name, namespaces) = (None, ReadNamespaces::default());
+        Some(PlannedCluster {
+            secret,
+            network,
+            mode,
+            uid,
+            trust_domain,
+            set_name,
+            namespaces,
+            created,
+            hold,
+        })
     }
 
     /// Returns the trust domain that was used when it was read, taken from any pod.

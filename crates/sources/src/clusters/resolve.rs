@@ -203,16 +203,9 @@ fn resolve_member(
         let host = spec.access.server.host().unwrap_or_default();
         spec.access.proxy = proxy(spec.reach.proxy.as_ref(), host, sources)?;
     }
-    let MemberReach { identity, identity_cluster, namespaces, .. } = &spec.reach;
+    let MemberReach { identity, identity_cluster, .. } = &spec.reach;
     let unavailable =
         |field: String, fact: &str| KubeconfigRefusal::new(&codes::NOT_AVAILABLE, field, fact);
-    if !namespaces.is_empty() {
-        let fact = format!(
-            "limits the reader to {}; this version reads whole clusters: set clusterResources to true",
-            namespaces.join(", ")
-        );
-        return Err(unavailable("namespaces".to_owned(), &fact));
-    }
     let Some(choice) = identity else { return Ok(()) };
     let host = spec.access.server.host().unwrap_or_default();
     let identity = match choice {

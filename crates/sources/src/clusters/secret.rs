@@ -12,7 +12,7 @@ use rustls_pki_types::pem::PemObject as _;
 use serde_json::Value;
 
 pub use super::formats::CLUSTER_ID_ANNOTATION;
-use super::formats::{self, MemberReach};
+use super::formats::{self, MemberReach, READ_NAMESPACES_ANNOTATION};
 use super::kubeconfig::{self, KubeconfigRefusal};
 use crate::members::profile::ID_PROPERTY;
 use crate::store::{ISTIO_SECRET_LABEL, ObjectName, WatchedSecret};
@@ -219,10 +219,12 @@ impl MemberSecret {
             }
         };
         let member = settings.and_then(|settings| {
+            let namespaces = formats::read_namespaces(secret)?;
             read_relayed(secret, settings.uid.clone()).map_err(|error| {
                 KubeconfigRefusal::new(&codes::ANNOTATION_INVALID, error.field, error.fact)
             })?;
-            Ok(MemberSpec::new(Access::relay(), MemberReach::default(), settings))
+            let reach = MemberReach { namespaces, ..MemberReach::default() };
+            Ok(MemberSpec::new(Access::relay(), reach, settings))
         });
         self.clusters.insert(id, member.map(Box::new));
     }
@@ -324,6 +326,10 @@ pub fn to_yaml(
     if let Some(set_name) = &member.set_name {
         out += &format!("    {SET_NAME_ANNOTATION}: {}\n", quoted(set_name));
     }
+    if !member.reach.namespaces.is_whole() {
+        let names = member.reach.namespaces.names().join(",");
+        out += &format!("    {READ_NAMESPACES_ANNOTATION}: {}\n", quoted(&names));
+    }
     if self_renew {
         out += &format!("    {SELF_RENEW_ANNOTATION}: \"true\"\n");
     }
@@ -348,6 +354,7 @@ pub fn secret_name(cluster: &ClusterId) -> String {
 mod tests {
     use super::*;
     use strait_kube_client::Redacted;
+    use strait_model::ReadNamespaces;
 
     const KUBECONFIG: &str = "clusters: [{name: a, cluster: {server: 'https://a.example.org'}}]
 users: [{name: a, user: {token: canary}}]
@@ -399,6 +406,11 @@ contexts: [{name: a, context: {cluster: a, user: a}}]";
         let refusal = read.clusters["west"].as_ref().expect_err("refused");
         assert!(refusal.to_string().contains("strait.dev/relay-generation"), "{refusal}");
         assert!(relayed_member(&relayed(&[]), None).is_some());
+        let read = with((READ_NAMESPACES_ANNOTATION, "shop, edge"));
+        let member = read.clusters["west"].as_ref().expect("usable");
+        assert_eq!(member.reach.namespaces.names(), ["edge".into(), "shop".into()]);
+        let read = with((READ_NAMESPACES_ANNOTATION, "shop,"));
+        assert!(read.clusters["west"].is_err());
     }
 
     #[test]
@@ -495,7 +507,10 @@ contexts: [{name: a, context: {cluster: a, user: a}}]";
             mode: Mode::Pause,
             uid: Some("0b1c".into()),
             trust_domain: Some("west.example".into()),
-            reach: MemberReach::default(),
+            reach: MemberReach {
+                namespaces: ReadNamespaces::of(["shop", "edge"]).expect("valid"),
+                ..MemberReach::default()
+            },
             set_name: Some("eu-1.prod".into()),
         };
         let id = ClusterId::from("prod.eu-1");

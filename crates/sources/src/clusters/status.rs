@@ -14,13 +14,12 @@ pub use super::credential_status::{
 };
 use super::flapping::Stage;
 use super::kubeconfig::KubeconfigRefusal;
-pub use super::outdated_status::OutdatedStatus;
-use crate::registry::kube::{
-    ApiContact, ImportsStatus, LastContact, OutdatedKind, RootsStatus, RunStatus,
-};
+pub use super::outdated_status::{OutdatedStatus, UnreadStatus};
+use super::outdated_status::{outdated_for, unread_for};
+use crate::registry::kube::{ApiContact, ImportsStatus, LastContact, RootsStatus, RunStatus};
 use strait_base::codes::{self, Code};
 use strait_base::source_status::{KEPT, from_disk};
-use strait_model::{IgnoredClaim, Mode, NetworkId, SameAddress, SameRange};
+use strait_model::{IgnoredClaim, Mode, NetworkId, ReadNamespaces, SameAddress, SameRange};
 
 /// How long an API server may be unreachable before its cluster is stale: a reconnect is not worth
 /// reporting. A dead server is noticed within a few more seconds, so that it shows within 20 s.
@@ -54,6 +53,10 @@ pub struct ClusterStatus {
     pub last_contact: LastContact,
     /// The kinds that its API server no longer lists or watches while it answers other requests.
     pub outdated: Vec<OutdatedStatus>,
+    /// The namespaces to which its reader is limited.
+    pub read_namespaces: ReadNamespaces,
+    /// The namespaces among them that may not be read, although others are.
+    pub unread: Vec<UnreadStatus>,
     /// Number of services.
     pub services: usize,
     /// Number of endpoints.
@@ -112,7 +115,7 @@ impl ClusterStatus {
     /// Whether its API server is unreachable, so that its nodes get no new tokens for their pods. A
     /// server that fails only for some kinds is reachable.
     pub fn is_dark(&self) -> bool {
-        self.state.is_dark() && self.outdated.is_empty()
+        self.state.is_dark() && self.outdated.is_empty() && self.unread.is_empty()
     }
 
     /// Creates the status of a live member without any data. Tests set the fields they need.
@@ -130,6 +133,8 @@ impl ClusterStatus {
             trust_domain: "cluster.local".to_owned(),
             last_contact: Default::default(),
             outdated: Vec::new(),
+            read_namespaces: ReadNamespaces::default(),
+            unread: Vec::new(),
             services: 0,
             endpoints: 0,
             withheld: 0,
@@ -302,7 +307,7 @@ pub(super) fn evaluate(facts: &MemberFacts<'_>) -> (ClusterState, Option<String>
         reasons.push(format!("{}: its endpoints are withdrawn: {why}", codes::CLUSTER_DARK));
     }
     if let Some((grace, rule)) =
-        facts.dark_tokens.as_ref().filter(|_| state.is_dark() && outdated(facts).next().is_none())
+        facts.dark_tokens.as_ref().filter(|_| state.is_dark() && is_unreachable(facts))
     {
         reasons.push(format!(
             "tokens of its pods are accepted for {grace:?} after they expire (policy {rule})"
@@ -468,7 +473,11 @@ fn contact(facts: &MemberFacts<'_>, reasons: &mut Vec<String>) -> ClusterState {
         None => {}
     }
     if status.synced && facts.has_data {
-        ClusterState::Live
+        let unread: Vec<_> = unread(facts).collect();
+        let fate = if is_in_use(facts) { "; its last known state stays in use" } else { "" };
+        reasons
+            .extend(unread.iter().map(|one| format!("{}: {one}{fate}", codes::NAMESPACE_UNREAD)));
+        if unread.is_empty() { ClusterState::Live } else { ClusterState::Stale }
     } else if facts.timed_out.is_some() && !facts.has_data {
         reasons.push(timeout(facts, None));
         ClusterState::Timeout
@@ -489,13 +498,18 @@ fn is_in_contact(facts: &MemberFacts<'_>) -> bool {
 /// Returns the kinds that are no longer updated although the API server answers other requests.
 pub(super) fn outdated(facts: &MemberFacts<'_>) -> impl Iterator<Item = OutdatedStatus> {
     let kinds = if is_in_contact(facts) { &*facts.status.outdated } else { &[] };
-    let is_old = |kind: &&OutdatedKind| {
-        facts.now.duration_since(kind.since).is_ok_and(|age| age >= facts.stale_after)
-    };
-    kinds.iter().filter(is_old).map(|OutdatedKind { kind, since }| OutdatedStatus {
-        kind,
-        since: Timestamp::try_from(*since).unwrap_or(Timestamp::UNIX_EPOCH),
-    })
+    outdated_for(kinds, facts.stale_after, facts.now)
+}
+
+/// Returns the namespaces that may not be read although the API server answers other requests.
+pub(super) fn unread(facts: &MemberFacts<'_>) -> impl Iterator<Item = UnreadStatus> {
+    let unread = if is_in_contact(facts) { &*facts.status.unread } else { &[] };
+    unread_for(unread, facts.stale_after, facts.now)
+}
+
+/// Whether no part of a cluster is kept up to date.
+fn is_unreachable(facts: &MemberFacts<'_>) -> bool {
+    outdated(facts).next().is_none() && unread(facts).next().is_none()
 }
 
 /// Describes the age of the served data, and why there is no newer data.
@@ -530,6 +544,7 @@ pub(super) fn trouble(status: &RunStatus) -> Option<(ClusterState, &'static Code
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::registry::kube::{OutdatedKind, UnreadNamespace};
 
     struct Case {
         status: RunStatus,
@@ -559,6 +574,15 @@ mod tests {
         let mut case = synced(fact, seconds_ago);
         let since = NOW() - Duration::from_secs(for_seconds);
         case.status.outdated = vec![OutdatedKind { kind, since }];
+        case
+    }
+
+    /// Creates a case in which one namespace may not be read.
+    fn without_namespace(for_seconds: u64, seconds_ago: u64) -> Case {
+        let mut case = synced(ApiContact::Good, seconds_ago);
+        let since = NOW() - Duration::from_secs(for_seconds);
+        let fact = "services: not permitted: no".to_owned();
+        case.status.unread = vec![UnreadNamespace { namespace: "edge".into(), since, fact }];
         case
     }
 
@@ -719,6 +743,12 @@ mod tests {
                 frozen("pods", 600, 60),
                 ClusterState::Stale,
                 "STR0301: pods: the server answered 500; its last known state",
+            ),
+            (without_namespace(9, 0), ClusterState::Live, ""),
+            (
+                without_namespace(600, 0),
+                ClusterState::Stale,
+                "STR0318: namespace edge is not read since 1970-01-12T13:36:40Z: services: not permitted: no; its last known state stays",
             ),
             (synced(auth(), 0), ClusterState::AuthFailed, "STR0304"),
             (timed_out(synced(unreachable(), 60)), ClusterState::Stale, "STR0301"),

@@ -265,6 +265,8 @@ export interface Cluster {
   objects: number;
   /** The kinds that the API server no longer lists or watches while it answers other requests. Absent if empty. */
   outdated?: Array<OutdatedKind>;
+  /** The namespaces to which the reader of the cluster is limited. Absent if it reads the whole cluster. */
+  readNamespaces?: Array<string>;
   /** The reason of the state, with an error code if one applies. */
   reason: string | null;
   /** Number of full lists after the first. */
@@ -289,6 +291,8 @@ export interface Cluster {
   state: ClusterState;
   /** The trust domain of the cluster's workloads. */
   trustDomain: string;
+  /** The namespaces among them that may not be read, although others are. Their last known objects stay. Absent if empty. */
+  unreadNamespaces?: Array<UnreadNamespace>;
   /** How the API server is reached: `direct`, `relay`, or the name of a proxy. */
   via: string;
   /** Number of endpoints that at least one connected proxy's network cannot receive. */
@@ -1941,6 +1945,16 @@ export interface UnknownCluster {
   cluster: string;
   /** The rule that names it. */
   rule: string;
+}
+
+/** A namespace of a limited reader that may not be read. */
+export interface UnreadNamespace {
+  /** The namespace. */
+  namespace: string;
+  /** The kind, and why it may not be read. */
+  reason: string;
+  /** When the first request was refused after the last success. */
+  since: string;
 }
 
 /** A value before and after. Its form is that of the setting or definition. */

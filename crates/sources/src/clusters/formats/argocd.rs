@@ -1,5 +1,7 @@
 //! Argo CD's cluster Secrets: `server`, `config` (the JSON of `ClusterConfig`), `namespaces`.
 
+use std::collections::BTreeSet;
+
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -10,6 +12,7 @@ use crate::clusters::kubeconfig::{
 };
 use strait_base::codes;
 use strait_kube_client::{Access, ApiCredential};
+use strait_model::ReadNamespaces;
 
 /// The host under which Argo CD registers the cluster that it runs in.
 const OWN_CLUSTER: &str = "kubernetes.default.svc";
@@ -115,9 +118,12 @@ pub(super) fn read(object: &MemberObject<'_>) -> Result<(Access, MemberReach), K
         return Err(ambiguous("config".to_owned()));
     }
     let is_wide = text(object, "clusterResources")?.is_some_and(|text| text.trim() == "true");
-    if let Some(namespaces) = text(object, "namespaces")?.filter(|_| !is_wide) {
-        let namespaces = namespaces.split(',').map(str::trim).filter(|name| !name.is_empty());
-        reach.namespaces = namespaces.map(Into::into).collect();
+    let listed = text(object, "namespaces")?.filter(|_| !is_wide).unwrap_or_default();
+    let listed: BTreeSet<&str> =
+        listed.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+    if !listed.is_empty() && reach.namespaces.is_whole() {
+        reach.namespaces =
+            ReadNamespaces::of(listed).map_err(|fact| refused("namespaces", &fact))?;
     }
     let server_name = match (other.tls_server_name, named(tls.server_name)) {
         (Some((field, name)), _) => Some(server_name(name, field)?),

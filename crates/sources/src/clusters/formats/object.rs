@@ -8,6 +8,7 @@ use crate::clusters::kubeconfig::{self, KubeconfigRefusal, ProxyUrl, ServerOverr
 use crate::store::WatchedSecret;
 use strait_base::codes;
 use strait_kube_client::{Access, ApiCredential, Loopback};
+use strait_model::ReadNamespaces;
 
 /// The cluster ID of the Secret, instead of the one in its format.
 pub const CLUSTER_ID_ANNOTATION: &str = "strait.dev/cluster-id";
@@ -26,6 +27,9 @@ pub const PROXY_ANNOTATION: &str = "strait.dev/proxy";
 /// When the credential expires, if the credential itself does not contain it.
 pub const EXPIRES_ANNOTATION: &str = "strait.dev/expires";
 
+/// The only namespaces of the member that are read, separated by commas.
+pub const READ_NAMESPACES_ANNOTATION: &str = "strait.dev/read-namespaces";
+
 /// How a member is reached and authenticated, in addition to its [`Access`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MemberReach {
@@ -37,8 +41,8 @@ pub struct MemberReach {
     pub proxy: Option<ProxyChoice>,
     /// When the credential expires, according to the annotation.
     pub expires: Option<Timestamp>,
-    /// The namespaces to which the object limits the reader; empty for all.
-    pub namespaces: Vec<Arc<str>>,
+    /// The namespaces to which the object limits the reader.
+    pub namespaces: ReadNamespaces,
     /// A part of the object that is ignored.
     pub remark: Option<KubeconfigRefusal>,
     /// The providers of a ClusterProfile, of which the operator file selects one.
@@ -182,11 +186,26 @@ impl MemberObject<'_> {
             identity_cluster: self.annotation(IDENTITY_CLUSTER_ANNOTATION).map(Into::into),
             proxy: self.annotation(PROXY_ANNOTATION).map(|name| ProxyChoice::Named(name.into())),
             expires,
-            namespaces: Vec::new(),
+            namespaces: read_namespaces(self.secret)?,
             remark,
             providers: Vec::new(),
         })
     }
+}
+
+/// Returns the namespaces to which the annotation of a Secret limits the reader.
+pub(in crate::clusters) fn read_namespaces(
+    secret: &WatchedSecret,
+) -> Result<ReadNamespaces, KubeconfigRefusal> {
+    let text = secret.annotations.get(READ_NAMESPACES_ANNOTATION).map_or("", String::as_str);
+    // A template may leave the value empty.
+    if text.trim().is_empty() {
+        return Ok(ReadNamespaces::default());
+    }
+    ReadNamespaces::of(text.split(',').map(str::trim)).map_err(|fact| {
+        let field = format!("annotation {READ_NAMESPACES_ANNOTATION}");
+        KubeconfigRefusal::new(&codes::ANNOTATION_INVALID, field, fact)
+    })
 }
 
 /// Returns the refusal of an object with a credential and an identity.

@@ -1,7 +1,6 @@
 //! Tests of the formats: Secrets as each tool writes them, accepted, or refused with the fix.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -12,6 +11,7 @@ use crate::clusters::secret::MemberSecret;
 use crate::store::ObjectName;
 use strait_base::codes;
 use strait_kube_client::{Access, ApiCredential, Redacted};
+use strait_model::ReadNamespaces;
 
 const SERVER: &str = "https://api.example.org:6443";
 
@@ -335,12 +335,27 @@ fn name_and_server_of_argo_cd_are_checked() {
 
 #[test]
 fn namespaces_of_argo_cd_limit_the_reader() {
-    let namespaces = |more: &[(&str, &str)]| only(&argo("{}", more)).expect("usable").1.namespaces;
-    assert_eq!(namespaces(&[("namespaces", "shop, edge ,")]), ["shop".into(), Arc::from("edge")]);
-    assert_eq!(namespaces(&[("namespaces", "shop"), ("clusterResources", "true")]), []);
-    assert_eq!(namespaces(&[("namespaces", "")]), []);
-    let object = argo("{}", &[("namespaces", "shop"), ("clusterResources", "false")]);
-    assert_eq!(only(&object).expect("usable").1.namespaces.len(), 1);
+    let read = |object: &WatchedSecret| only(object).expect("usable").1.namespaces;
+    let namespaces = |more: &[(&str, &str)]| read(&argo("{}", more));
+    let of = |names: &[&str]| ReadNamespaces::of(names).expect("valid");
+    let (whole, shop) = (ReadNamespaces::default(), of(&["shop"]));
+    assert_eq!(namespaces(&[("namespaces", "shop, edge ,shop")]), of(&["edge", "shop"]));
+    assert_eq!(namespaces(&[("namespaces", "shop"), ("clusterResources", "true")]), whole);
+    assert_eq!(namespaces(&[("namespaces", "")]), whole);
+    assert_eq!(namespaces(&[("namespaces", "shop"), ("clusterResources", "false")]), shop);
+    let mut annotated = argo("{}", &[("namespaces", "shop")]);
+    let mut annotate = |text: &str| {
+        let name = READ_NAMESPACES_ANNOTATION.to_owned();
+        annotated.annotations.insert(name, text.to_owned());
+        annotated.clone()
+    };
+    assert_eq!(read(&annotate("edge")), of(&["edge"]), "the annotation takes precedence");
+    assert_eq!(read(&annotate(" ")), shop);
+    let refused = refusal(&annotate("edge,Shop"));
+    assert_eq!(refused.code.id, "STR0217");
+    assert!(refused.to_string().contains("annotation strait.dev/read-namespaces"), "{refused}");
+    let refused = refusal(&argo("{}", &[("namespaces", "shop,*")]));
+    assert_eq!((refused.code.id, &*refused.field), ("STR0229", "namespaces"));
 }
 
 #[test]

@@ -107,6 +107,7 @@ fn short(action: &Action) -> String {
             let host = access.server.host().unwrap_or_default();
             format!("replace {id} by {}", host.trim_end_matches(".example.org"))
         }
+        Action::SetNamespaces { id, .. } => format!("namespaces of {id}"),
         Action::SetNetwork { id, .. } => format!("network of {id}"),
         Action::SetMode { id, .. } => format!("mode of {id}"),
         Action::SetUid { id, .. } => format!("identity of {id}"),

@@ -16,7 +16,7 @@ use crate::registry::kube::{ApiContact, OwnMesh, RunStatus};
 use strait_base::codes;
 use strait_base::task::Supervisor;
 use strait_kube_client::{Access, ApiClient, ReadLimits};
-use strait_model::ClusterId;
+use strait_model::{ClusterId, ReadNamespaces};
 
 /// A member and its runs.
 pub(super) struct Member {
@@ -54,6 +54,8 @@ pub(super) struct RunSettings {
     pub(super) limits: ReadLimits,
     pub(super) trust_domain: Arc<str>,
     pub(super) own_mesh: OwnMesh,
+    /// The namespaces that it reads.
+    pub(super) namespaces: ReadNamespaces,
 }
 
 /// One run of a member's registry.
@@ -79,9 +81,9 @@ impl Run {
     /// Returns the parts that a swap of the credential needs, if the run is in use and `how` has only
     /// another credential.
     fn swappable(&self, how: &RunSettings, id: &ClusterId) -> Option<SwappedRun> {
-        let RunSettings { access, limits, trust_domain, own_mesh } = &self.how;
-        let is_same_but_credential = access.has_same_server(&how.access)
-            && (limits, trust_domain, own_mesh) == (&how.limits, &how.trust_domain, &how.own_mesh);
+        let same_access = RunSettings { access: self.how.access.clone(), ..how.clone() };
+        let is_same_but_credential =
+            self.how.access.has_same_server(&how.access) && self.how == same_access;
         let is_in_use = *self.gate.borrow() && *self.delivered.borrow();
         let client =
             self.client.borrow().clone().filter(|_| is_same_but_credential && is_in_use)?;
@@ -342,6 +344,7 @@ impl Member {
                 && (status.synced, status.reached) == (true, true)
                 && status.contact == ApiContact::Good
                 && status.doubted.is_none()
+                && status.unread.is_empty()
         };
         self.serving.as_ref().is_some_and(serves)
             && self.next.is_none()

@@ -35,6 +35,7 @@ pub(super) fn start_run(
     object_counts: ObjectCounts,
 ) -> Run {
     let tasks = context.tasks.child();
+    passed.store_contents(!how.namespaces.is_whole());
     let (status, status_receiver) =
         watch::channel(RunStatus { object_counts, ..RunStatus::starting() });
     let (gate, gate_receiver) = watch::channel(false);
@@ -68,6 +69,8 @@ pub(super) fn start_run(
             domain: shared.config.domain.clone(),
             trust_domain: run_how.trust_domain.to_string(),
             own_mesh: run_how.own_mesh.clone(),
+            namespaces: run_how.namespaces.clone(),
+            known: passed.contents(),
             system_namespace: shared.config.system_namespace.clone(),
             selectors: selectors_receiver,
             metadata: shared.config.metadata,
@@ -100,10 +103,11 @@ pub(super) fn start_run(
         // Boxed, as `principal` is: futures that are moved into others keep their place in both.
         let mesh_selectors = shared.config.selectors.clone();
         let inputs = (policy.clone(), mesh_selectors);
+        let is_whole = run_how.namespaces.is_whole();
         let own_traffic = Box::pin(futures::future::join3(
             follow_traffic_policy(id.clone(), policy, wanted),
             own_traffic,
-            follow_selectors(id.clone(), inputs, selectors),
+            follow_selectors(id.clone(), is_whole, inputs, selectors),
         ));
         let (found, clients, statuses) =
             (principal.clone(), client.subscribe(), status.subscribe());
@@ -187,9 +191,11 @@ async fn follow_traffic_policy(
 }
 
 /// Publishes the selectors of a cluster: those of the mesh config, but the policy may select other
-/// namespaces. `None` until the mesh config has been read.
+/// namespaces. `None` until the mesh config has been read. If the reader is limited to namespaces, all
+/// of them belong to the mesh.
 async fn follow_selectors(
     id: ClusterId,
+    is_whole: bool,
     (mut policy, mut mesh): (
         watch::Receiver<Arc<Policy>>,
         watch::Receiver<Option<ObjectSelectors>>,
@@ -198,6 +204,7 @@ async fn follow_selectors(
 ) -> Infallible {
     loop {
         let own = policy.borrow_and_update().discovery_selectors(&id).cloned();
+        let own = if is_whole { own } else { Some(Arc::default()) };
         let mut new = mesh.borrow_and_update().clone();
         if let (Some(own), Some(new)) = (own, &mut new) {
             new.namespaces = own;
@@ -301,7 +308,8 @@ mod tests {
         let (policies, policy_receiver) = watch::channel(policy(""));
         let (mesh, mesh_receiver) = watch::channel(None);
         let (sender, mut found) = watch::channel(None);
-        let follow = follow_selectors("east".into(), (policy_receiver, mesh_receiver), sender);
+        let inputs = (policy_receiver, mesh_receiver);
+        let follow = follow_selectors("east".into(), true, inputs, sender);
         let check = async {
             mesh.send_replace(of(filter("mesh")));
             let has_changed = found.wait_for(|one| *one == of(filter("mesh"))).await.is_ok();

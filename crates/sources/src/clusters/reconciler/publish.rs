@@ -9,6 +9,7 @@ use crate::clusters::formats::MemberReach;
 use crate::clusters::secret::relayed_member;
 use crate::clusters::status::{
     CredentialKind, CredentialStatus, DIRECT, InventoryStatus, RELAY, SYSTEM_SOURCE, outdated,
+    unread,
 };
 use crate::lifetime::Lifetime;
 use strait_base::latest::publish_change;
@@ -242,6 +243,10 @@ impl Reconciler {
             ClusterState::Stale => outdated(&facts).collect(),
             _ => Vec::new(),
         };
+        let unread_namespaces = match state {
+            ClusterState::Stale => unread(&facts).collect(),
+            _ => Vec::new(),
+        };
         let never_synced = !member.has_data && !is_late && delays_readiness(state);
         let secret = cluster.map(|cluster| cluster.secret.to_string());
         let claimed = member.claimed.as_ref();
@@ -276,6 +281,8 @@ impl Reconciler {
                 credential,
                 kubeconfig_refused,
                 outdated,
+                read_namespaces: self.read_namespaces(id, cluster),
+                unread: unread_namespaces,
                 inventory,
                 source_kind,
                 ..entry
@@ -377,6 +384,8 @@ impl Reconciler {
             trust_domain: trust_domain.to_string(),
             last_contact: status.last_contact.clone(),
             outdated: Vec::new(),
+            read_namespaces: ReadNamespaces::default(),
+            unread: Vec::new(),
             services: status.services,
             endpoints: status.endpoints,
             withheld: 0,

@@ -1,19 +1,21 @@
 //! The contact with a cluster's API server, computed from the last result of each reader.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::index::IndexedKind;
+use super::index::{IndexedKind, ReadPart};
 use super::reviewed_rights::ReviewedRights;
-use super::{ApiContact, OutdatedKind};
+use super::{ApiContact, OutdatedKind, UnreadNamespace};
 use strait_base::codes;
 use strait_kube_client::{AccessError, ApiError};
+use strait_model::ReadNamespaces;
 
 /// The reader that reports a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ReaderId {
     /// The reader of a kind.
-    Kind(IndexedKind),
+    Kind(IndexedKind, ReadPart),
     /// The probe.
     Probe,
 }
@@ -43,19 +45,49 @@ pub(super) struct Contacts {
     reopened: BTreeMap<ReaderId, ReopenedWatch>,
     /// Readers that received a response, without a later sign that the server is gone.
     answered: BTreeSet<ReaderId>,
-    listed: BTreeSet<IndexedKind>,
+    listed: BTreeSet<(IndexedKind, ReadPart)>,
     was_in_contact: bool,
+    /// The namespaces that are read.
+    namespaces: ReadNamespaces,
 }
 
 impl Contacts {
-    /// Creates contacts for a cluster. If exports and imports of services are not read, they count
-    /// as listed.
-    pub(super) fn without(exports: bool) -> Self {
-        let mut contacts = Self::default();
-        if exports {
-            contacts.listed.extend([IndexedKind::ServiceExports, IndexedKind::ServiceImports]);
+    /// Creates contacts for a cluster of which these namespaces are read. If exports and imports of
+    /// services are not read, they count as listed.
+    pub(super) fn new(namespaces: ReadNamespaces, reads_exports: bool) -> Self {
+        let mut contacts = Self { namespaces, ..Self::default() };
+        if !reads_exports {
+            for kind in [IndexedKind::ServiceExports, IndexedKind::ServiceImports] {
+                let parts: Vec<_> = contacts.parts(kind).collect();
+                contacts.listed.extend(parts.into_iter().map(|part| (kind, part)));
+            }
         }
         contacts
+    }
+
+    /// Returns the namespaces in which a kind is read, or the whole cluster.
+    fn parts(&self, kind: IndexedKind) -> impl Iterator<Item = ReadPart> + use<> {
+        let count = if kind.is_namespaced() { self.namespaces.names().len() } else { 0 };
+        let whole = (count == 0).then_some(None);
+        whole.into_iter().chain((0..count).map(|position| u8::try_from(position).ok()))
+    }
+
+    /// Returns all kinds with the namespaces in which they are read.
+    fn all(&self) -> impl Iterator<Item = (IndexedKind, ReadPart)> {
+        IndexedKind::ALL.into_iter().flat_map(|kind| self.parts(kind).map(move |part| (kind, part)))
+    }
+
+    /// Returns the name of a namespace; `None` for the whole cluster.
+    pub(super) fn namespace(&self, part: ReadPart) -> Option<&Arc<str>> {
+        self.namespaces.names().get(usize::from(part?))
+    }
+
+    /// Returns the plural of a kind, and the namespace if the reader is limited to namespaces.
+    pub(super) fn describe(&self, kind: IndexedKind, part: ReadPart) -> String {
+        match self.namespace(part) {
+            Some(namespace) => format!("{} in {namespace}", kind.plural()),
+            None => kind.plural().to_owned(),
+        }
     }
 
     /// Records that a reader received a list, a change or the response to a probe.
@@ -87,7 +119,7 @@ impl Contacts {
                 | ApiError::Tls(_),
             ) => self.answered.clear(),
             // No reader can connect, whatever the probe found before.
-            (ReaderId::Kind(_), ApiError::Unreachable(_) | ApiError::Tls(_)) => {
+            (ReaderId::Kind(..), ApiError::Unreachable(_) | ApiError::Tls(_)) => {
                 self.answered.remove(&reader);
                 self.answered.remove(&ReaderId::Probe);
             }
@@ -104,20 +136,77 @@ impl Contacts {
         self.troubles.insert(reader, OngoingFailure { error, since });
     }
 
-    /// The last error of a kind, if it has not ended.
-    fn reader_error(&self, kind: IndexedKind) -> Option<&ApiError> {
-        self.troubles.get(&ReaderId::Kind(kind)).map(|failure| &failure.error)
+    /// The last error of a reader, if it has not ended.
+    fn reader_error(&self, kind: IndexedKind, part: ReadPart) -> Option<&ApiError> {
+        self.troubles.get(&ReaderId::Kind(kind, part)).map(|failure| &failure.error)
     }
 
     /// The kinds whose objects are no longer updated, because every request for them fails, and since when.
     pub(super) fn outdated(&self) -> Vec<OutdatedKind> {
-        let outdated = |(reader, failure): (&ReaderId, &OngoingFailure)| match reader {
-            ReaderId::Kind(kind) if self.is_listed(*kind) && !self.does_without(*kind) => {
-                Some(OutdatedKind { kind: kind.plural(), since: failure.since })
+        let mut outdated: Vec<OutdatedKind> = Vec::new();
+        for (reader, failure) in &self.troubles {
+            let ReaderId::Kind(kind, part) = *reader else { continue };
+            if !self.is_listed_in(kind, part)
+                || self.does_without(kind, part)
+                || self.is_refused(part)
+            {
+                continue;
             }
-            _ => None,
+            match outdated.last_mut().filter(|last| last.kind == kind.plural()) {
+                Some(last) => last.since = last.since.min(failure.since),
+                None => outdated.push(OutdatedKind { kind: kind.plural(), since: failure.since }),
+            }
+        }
+        outdated
+    }
+
+    /// The namespaces that may not be read although others are. Their objects are not updated.
+    pub(super) fn unread(&self) -> Vec<UnreadNamespace> {
+        if self.is_refused_everywhere() {
+            return Vec::new();
+        }
+        let refused = self.parts(IndexedKind::Services).filter_map(|part| {
+            let (kind, failure) = self.refusals(part?).min_by_key(|(_, failure)| failure.since)?;
+            let namespace = Arc::clone(self.namespace(part)?);
+            let fact = format!("{}: {}", kind.plural(), failure.error);
+            Some(UnreadNamespace { namespace, since: failure.since, fact })
+        });
+        refused.collect()
+    }
+
+    /// Returns the namespaces that have not been read, with their positions.
+    pub(super) fn unread_parts(&self) -> Vec<(u8, Arc<str>)> {
+        let all = (0..).zip(self.namespaces.names());
+        let unread = all.filter(|(position, _)| !self.is_read(Some(*position)));
+        unread.map(|(position, namespace)| (position, Arc::clone(namespace))).collect()
+    }
+
+    /// Returns the required kinds that may not be read in a namespace, or do not exist there.
+    fn refusals(&self, part: u8) -> impl Iterator<Item = (IndexedKind, &OngoingFailure)> {
+        let failure = move |kind| {
+            let failure = self.troubles.get(&ReaderId::Kind(kind, Some(part)))?;
+            let is_refusal =
+                matches!(failure.error, ApiError::Forbidden(_) | ApiError::NotFound(_));
+            is_refusal.then_some((kind, failure))
         };
-        self.troubles.iter().filter_map(outdated).collect()
+        [IndexedKind::Services, IndexedKind::EndpointSlices].into_iter().filter_map(failure)
+    }
+
+    /// Whether a namespace may not be read.
+    fn is_refused(&self, part: ReadPart) -> bool {
+        part.is_some_and(|part| self.refusals(part).next().is_some())
+    }
+
+    /// Whether none of the namespaces may be read.
+    fn is_refused_everywhere(&self) -> bool {
+        self.parts(IndexedKind::Services).all(|part| self.is_refused(part))
+    }
+
+    /// Whether all objects of a namespace have been read.
+    pub(super) fn is_read(&self, part: ReadPart) -> bool {
+        [IndexedKind::Services, IndexedKind::EndpointSlices, IndexedKind::Pods]
+            .into_iter()
+            .all(|kind| self.is_listed_in(kind, part) || self.does_without(kind, part))
     }
 
     /// Whether the server is reachable, even with other problems: at least one reader received a
@@ -127,50 +216,85 @@ impl Contacts {
         !self.answered.is_empty()
     }
 
-    /// Whether a kind has been listed.
+    /// Whether a kind has been listed, in all namespaces that are read.
     pub(super) fn is_listed(&self, kind: IndexedKind) -> bool {
-        self.listed.contains(&kind)
+        self.parts(kind).all(|part| self.is_listed_in(kind, part))
+    }
+
+    /// Whether a kind has been listed in a namespace, or in the whole cluster.
+    pub(super) fn is_listed_in(&self, kind: IndexedKind, part: ReadPart) -> bool {
+        self.listed.contains(&(kind, part))
     }
 
     /// Records that a kind was listed. Returns whether it had been listed before.
-    pub(super) fn listed(&mut self, kind: IndexedKind) -> bool {
-        !self.listed.insert(kind)
+    pub(super) fn listed(&mut self, kind: IndexedKind, part: ReadPart) -> bool {
+        !self.listed.insert((kind, part))
     }
 
-    /// Whether every kind has been listed or is not needed.
+    /// Whether every kind has been listed or is not needed. A namespace that may not be read delays
+    /// nothing, if another one has been read.
     pub(super) fn complete(&self) -> bool {
-        IndexedKind::ALL.iter().all(|kind| self.listed.contains(kind) || self.does_without(*kind))
+        let is_done = |(kind, part)| {
+            self.is_listed_in(kind, part) || self.does_without(kind, part) || self.is_refused(part)
+        };
+        self.all().all(is_done) && self.parts(IndexedKind::Services).any(|part| self.is_read(part))
+    }
+
+    /// Whether a kind is listed, or may not be read and is not needed.
+    pub(super) fn is_listed_or_absent(&self, kind: IndexedKind) -> bool {
+        self.is_listed(kind) || self.parts(kind).all(|part| self.does_without(kind, part))
+    }
+
+    /// Returns the consequences if the kind may not be read; `None` if it is required. A reader that
+    /// is limited to namespaces needs no right to list them.
+    fn loss(&self, kind: IndexedKind) -> Option<&'static str> {
+        match kind {
+            IndexedKind::Namespaces if !self.namespaces.is_whole() => {
+                Some("no network label, no labels and annotations of namespaces")
+            }
+            _ => kind.optional(),
+        }
     }
 
     /// Whether a kind may not be read or does not exist, and the cluster works without it.
-    fn does_without(&self, kind: IndexedKind) -> bool {
-        kind.optional().is_some()
+    fn does_without(&self, kind: IndexedKind, part: ReadPart) -> bool {
+        self.loss(kind).is_some()
             && matches!(
-                self.reader_error(kind),
+                self.reader_error(kind, part),
                 Some(ApiError::Forbidden(_) | ApiError::NotFound(_))
             )
     }
 
     /// Whether the cluster does not serve a kind that may be absent.
-    fn is_absent(&self, kind: IndexedKind) -> bool {
-        kind.may_be_absent() && matches!(self.reader_error(kind), Some(ApiError::NotFound(_)))
+    fn is_absent(&self, kind: IndexedKind, part: ReadPart) -> bool {
+        kind.may_be_absent() && matches!(self.reader_error(kind, part), Some(ApiError::NotFound(_)))
     }
 
     /// Returns the restrictions of the current operation, sorted.
     pub(super) fn degraded(&self) -> Vec<String> {
-        let mut degraded: Vec<String> = IndexedKind::ALL
-            .into_iter()
-            .filter(|kind| self.does_without(*kind) && !self.is_absent(*kind))
-            .filter_map(|kind| {
-                let error = self.reader_error(kind)?;
-                let code = match error {
-                    ApiError::Forbidden(_) => &codes::RIGHT_MISSING,
-                    ApiError::Misbehaving(_) | ApiError::OverBudget(_) => &codes::MISBEHAVING,
-                    _ => &codes::UNREACHABLE,
-                };
-                Some(format!("{code}: {}: {error} ({})", kind.plural(), kind.optional()?))
-            })
-            .collect();
+        let restriction = |kind: IndexedKind| {
+            let is_lost = |part: &ReadPart| {
+                self.does_without(kind, *part)
+                    && !self.is_absent(kind, *part)
+                    && !self.is_refused(*part)
+            };
+            let lost: Vec<_> = self.parts(kind).filter(is_lost).collect();
+            let error = self.reader_error(kind, *lost.first()?)?;
+            let code = match error {
+                ApiError::Forbidden(_) => &codes::RIGHT_MISSING,
+                ApiError::Misbehaving(_) | ApiError::OverBudget(_) => &codes::MISBEHAVING,
+                _ => &codes::UNREACHABLE,
+            };
+            let names: Vec<_> =
+                lost.iter().filter_map(|part| Some(&**self.namespace(*part)?)).collect();
+            let place = match names.is_empty() {
+                true => String::new(),
+                false => format!(" in {}", names.join(", ")),
+            };
+            Some(format!("{code}: {}{place}: {error} ({})", kind.plural(), self.loss(kind)?))
+        };
+        let mut degraded: Vec<String> =
+            IndexedKind::ALL.into_iter().filter_map(restriction).collect();
         degraded.sort();
         degraded
     }
@@ -178,33 +302,41 @@ impl Contacts {
     /// Returns the permissions that are missing: those whose request was refused, and those that the
     /// API server does not list, unless their requests work in the meantime.
     pub(super) fn missing_rights(&self, reviewed: &ReviewedRights) -> Vec<String> {
-        let missing = |kind: IndexedKind| {
-            let verb = match (self.reader_error(kind), reviewed.get(&kind)) {
-                (_, Some(_)) if self.works(kind) => return None,
+        let missing = |(kind, part): (IndexedKind, ReadPart)| {
+            let verb = match (self.reader_error(kind, part), reviewed.get(&(kind, part))) {
+                (_, Some(_)) if self.works(kind, part) => return None,
                 (_, Some(verb)) => *verb,
                 (Some(ApiError::Forbidden(_)), None) => "list",
                 _ => return None,
             };
+            let place = self.namespace(part).map(|name| format!(" in {name}")).unwrap_or_default();
             Some(match kind.group() {
-                "" => format!("{verb} {}", kind.plural()),
-                group => format!("{verb} {}.{group}", kind.plural()),
+                "" => format!("{verb} {}{place}", kind.plural()),
+                group => format!("{verb} {}.{group}{place}", kind.plural()),
             })
         };
-        IndexedKind::ALL.into_iter().filter_map(missing).collect()
+        self.all().filter_map(missing).collect()
     }
 
     /// Whether the last requests for a kind succeeded.
-    fn works(&self, kind: IndexedKind) -> bool {
-        self.is_listed(kind) && self.reader_error(kind).is_none()
+    fn works(&self, kind: IndexedKind, part: ReadPart) -> bool {
+        self.is_listed_in(kind, part) && self.reader_error(kind, part).is_none()
     }
 
     /// Returns the worst problem with the server: problems that an operator must fix come before
     /// temporary ones.
     pub(super) fn contact(&self) -> ApiContact {
+        let is_refused_everywhere = self.is_refused_everywhere();
         let troubles = self.troubles.iter().filter_map(|(reader, failure)| {
-            let contact = match reader {
-                ReaderId::Kind(kind) if self.does_without(*kind) => return None,
-                ReaderId::Kind(kind) => contact_for_error(&failure.error, Some(*kind)),
+            let contact = match *reader {
+                ReaderId::Kind(kind, part) if self.does_without(kind, part) => return None,
+                // The other namespaces are not affected.
+                ReaderId::Kind(_, part) if self.is_refused(part) && !is_refused_everywhere => {
+                    return None;
+                }
+                ReaderId::Kind(kind, part) => {
+                    contact_for_error(&failure.error, Some(self.describe(kind, part)))
+                }
                 ReaderId::Probe => contact_for_error(&failure.error, None),
             };
             Some((failure.since, contact))
@@ -227,9 +359,9 @@ fn severity(contact: &ApiContact) -> u8 {
     }
 }
 
-fn contact_for_error(error: &ApiError, kind: Option<IndexedKind>) -> ApiContact {
+fn contact_for_error(error: &ApiError, kind: Option<String>) -> ApiContact {
     let text = match kind {
-        Some(kind) => format!("{}: {error}", kind.plural()),
+        Some(kind) => format!("{kind}: {error}"),
         None => error.to_string(),
     };
     match error {
@@ -268,8 +400,8 @@ mod tests {
 
     use super::*;
 
-    const PODS: ReaderId = ReaderId::Kind(IndexedKind::Pods);
-    const SERVICES: ReaderId = ReaderId::Kind(IndexedKind::Services);
+    const PODS: ReaderId = ReaderId::Kind(IndexedKind::Pods, None);
+    const SERVICES: ReaderId = ReaderId::Kind(IndexedKind::Services, None);
 
     fn at(second: u64) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000 + second)
@@ -277,14 +409,14 @@ mod tests {
 
     #[test]
     fn kind_that_cannot_be_read_is_outdated_since_its_first_failure() {
-        let slices = ReaderId::Kind(IndexedKind::EndpointSlices);
+        let slices = ReaderId::Kind(IndexedKind::EndpointSlices, None);
         let broken = || ApiError::Broken { request: "GET x".into(), fact: "cut".into() };
         let since = |second| vec![OutdatedKind { kind: "endpointslices", since: at(second) }];
         let mut contacts = Contacts::default();
         contacts.failed(slices, broken(), at(0));
         assert_eq!(contacts.outdated(), [], "nothing has been read yet");
         contacts.answered(slices);
-        contacts.listed(IndexedKind::EndpointSlices);
+        contacts.listed(IndexedKind::EndpointSlices, None);
         for second in [10, 20] {
             contacts.failed(slices, broken(), at(second));
             contacts.answered(SERVICES);
@@ -307,7 +439,7 @@ mod tests {
         contacts.failed(slices, broken(), at(62));
         assert_eq!(contacts.outdated(), since(62), "a change does");
         contacts.answered(PODS);
-        contacts.listed(IndexedKind::Pods);
+        contacts.listed(IndexedKind::Pods, None);
         contacts.failed(PODS, ApiError::Forbidden("pods".into()), at(70));
         assert_eq!(contacts.outdated(), since(62), "an optional kind");
     }
@@ -360,14 +492,14 @@ mod tests {
     #[test]
     fn right_is_missing_if_it_is_not_listed_or_a_request_is_refused() {
         let mut contacts = Contacts::default();
-        let reviewed = ReviewedRights::from([(IndexedKind::EndpointSlices, "watch")]);
+        let reviewed = ReviewedRights::from([((IndexedKind::EndpointSlices, None), "watch")]);
         let slices = "watch endpointslices.discovery.k8s.io";
         assert_eq!(contacts.missing_rights(&reviewed), [slices]);
         contacts.failed(PODS, ApiError::Forbidden("pods is forbidden".into()), at(0));
         assert_eq!(contacts.missing_rights(&reviewed), [slices, "list pods"]);
         // The review is older than the list.
-        contacts.answered(ReaderId::Kind(IndexedKind::EndpointSlices));
-        contacts.listed(IndexedKind::EndpointSlices);
+        contacts.answered(ReaderId::Kind(IndexedKind::EndpointSlices, None));
+        contacts.listed(IndexedKind::EndpointSlices, None);
         assert_eq!(contacts.missing_rights(&reviewed), ["list pods"]);
         contacts.answered(PODS);
         assert_eq!(contacts.missing_rights(&ReviewedRights::new()), [""; 0]);
@@ -375,9 +507,13 @@ mod tests {
 
     #[test]
     fn cluster_works_without_pods_but_not_without_services() {
-        let mut contacts = Contacts::without(true);
+        let mut contacts = Contacts::new(ReadNamespaces::default(), false);
         for kind in [IndexedKind::Gateways, IndexedKind::WorkloadEntries] {
-            contacts.failed(ReaderId::Kind(kind), ApiError::NotFound("no such path".into()), at(0));
+            contacts.failed(
+                ReaderId::Kind(kind, None),
+                ApiError::NotFound("no such path".into()),
+                at(0),
+            );
         }
         for kind in [
             IndexedKind::Services,
@@ -386,8 +522,8 @@ mod tests {
             IndexedKind::Nodes,
         ] {
             assert!(!contacts.complete());
-            contacts.answered(ReaderId::Kind(kind));
-            contacts.listed(kind);
+            contacts.answered(ReaderId::Kind(kind, None));
+            contacts.listed(kind, None);
         }
         contacts.failed(PODS, ApiError::Unreachable("away".into()), at(0));
         assert!(!contacts.complete(), "pods may still arrive");
@@ -403,5 +539,52 @@ mod tests {
         );
         contacts.answered(PODS);
         assert!(contacts.degraded().is_empty());
+    }
+
+    #[test]
+    fn refused_namespace_does_not_affect_the_others() {
+        let limited = ReadNamespaces::of(["shop", "edge", "bank"]).expect("valid");
+        let mut contacts = Contacts::new(limited, false);
+        let [bank, edge, shop] = [Some(0), Some(1), Some(2)];
+        let forbidden = || ApiError::Forbidden("forbidden".into());
+        for kind in [IndexedKind::Nodes, IndexedKind::Namespaces] {
+            contacts.failed(ReaderId::Kind(kind, None), forbidden(), at(0));
+        }
+        let list = |contacts: &mut Contacts, part| {
+            for kind in IndexedKind::ALL.into_iter().filter(|kind| kind.is_namespaced()) {
+                contacts.answered(ReaderId::Kind(kind, part));
+                contacts.listed(kind, part);
+            }
+        };
+        for part in [bank, edge, shop] {
+            contacts.failed(ReaderId::Kind(IndexedKind::Services, part), forbidden(), at(1));
+        }
+        assert!(!contacts.complete(), "no namespace may be read");
+        let expected = ApiContact::Denied("services in bank: not permitted: forbidden".into());
+        assert_eq!((contacts.contact(), contacts.unread()), (expected, Vec::new()));
+        list(&mut contacts, shop);
+        list(&mut contacts, bank);
+        assert!(contacts.complete() && contacts.is_read(shop) && !contacts.is_read(edge));
+        assert_eq!(contacts.contact(), ApiContact::Good);
+        let unread = |contacts: &Contacts| {
+            let unread = contacts.unread().into_iter();
+            unread.map(|one| (one.namespace.to_string(), one.since, one.fact)).collect::<Vec<_>>()
+        };
+        let services = || "services: not permitted: forbidden".to_owned();
+        assert_eq!(unread(&contacts), [("edge".to_owned(), at(1), services())]);
+        let rights = ["list services in edge", "list nodes", "list namespaces"];
+        assert_eq!(contacts.missing_rights(&ReviewedRights::new()), rights);
+        let degraded = contacts.degraded();
+        assert_eq!(degraded.len(), 2, "{degraded:?}");
+        assert!(degraded[0].starts_with("STR0309: namespaces: not permitted"), "{degraded:?}");
+        list(&mut contacts, edge);
+        assert_eq!(unread(&contacts), []);
+        // A right that is lost later.
+        contacts.failed(ReaderId::Kind(IndexedKind::EndpointSlices, shop), forbidden(), at(9));
+        contacts.failed(ReaderId::Kind(IndexedKind::Pods, bank), forbidden(), at(9));
+        let slices = "endpointslices: not permitted: forbidden".to_owned();
+        assert_eq!(unread(&contacts), [("shop".to_owned(), at(9), slices)]);
+        assert_eq!((contacts.contact(), contacts.outdated()), (ApiContact::Good, Vec::new()));
+        assert!(contacts.degraded()[2].starts_with("STR0309: pods in bank: "));
     }
 }

@@ -1,6 +1,7 @@
 //! Gateway API `Gateway`s that are gateways of a network, if that API is installed.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use serde::Deserialize;
 
@@ -129,8 +130,13 @@ impl Indexed for DeclaredGateway {
         index.note_gateway(workload_key(key), None, touched);
     }
 
-    fn replace(list: Vec<IndexedObject<Self>>, index: &mut KubeIndex, touched: &mut IndexChanges) {
+    fn replace(
+        list: Vec<IndexedObject<Self>>,
+        namespace: Option<&Arc<str>>,
+        index: &mut KubeIndex,
+        touched: &mut IndexChanges,
+    ) {
         let gone = missing_names(index.gateways(), &list);
-        index.exchange(gone, list, touched);
+        index.exchange(gone, list, namespace, touched);
     }
 }

@@ -11,8 +11,9 @@ mod mcs;
 mod pods;
 mod shared;
 mod state;
+mod unread;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
 
@@ -20,12 +21,12 @@ use ipnet::IpNet;
 
 pub(super) use self::about::missing_names;
 use self::shared::SharedWithMesh;
-use self::state::LastSent;
 pub(super) use self::state::{IndexChanges, Indexed, KubeIndex};
+use self::state::{LastSent, UnreadNamespaces};
 use super::chosen::ChosenNamespaces;
 use super::endpoint_slice::{Slice, SliceEndpoint};
 pub(super) use super::kind::{
-    IndexEvent, IndexedKind, IndexedObject, ObjectList, ReadAs, ReadKind, missing, names,
+    IndexEvent, IndexedKind, IndexedObject, ObjectList, ReadAs, ReadKind, ReadPart, missing, names,
     namespaced_name, workload_key,
 };
 use super::namespace::NamespaceFacts;
@@ -69,6 +70,7 @@ impl KubeIndex {
             slices: Slices::default(),
             pods: Workloads::default(),
             pods_listed: false,
+            pods_listed_in: BTreeSet::new(),
             unnamed: BTreeMap::new(),
             nodes: BTreeMap::new(),
             zones: ZoneRegions::default(),
@@ -77,6 +79,8 @@ impl KubeIndex {
             namespaces: BTreeMap::new(),
             chosen: ChosenNamespaces::default(),
             shared: SharedWithMesh::default(),
+            unread: UnreadNamespaces::new(),
+            uid: None,
             invalid: BTreeMap::new(),
             last_invalid: None,
             last_sent: LastSent::default(),
@@ -86,14 +90,27 @@ impl KubeIndex {
     /// Applies the event of a watch. Returns the parts that may have changed; equal content affects
     /// nothing.
     pub(super) fn apply<T: Indexed>(&mut self, event: IndexEvent<T>) -> IndexChanges {
+        self.apply_in(None, event)
+    }
+
+    /// Applies the event of a watch of one namespace, or of the whole cluster, like [`Self::apply`].
+    pub(super) fn apply_in<T: Indexed>(
+        &mut self,
+        namespace: Option<&Arc<str>>,
+        event: IndexEvent<T>,
+    ) -> IndexChanges {
         let mut touched = IndexChanges::default();
         match event {
             WatchEvent::Restarted { objects, invalid } => {
-                self.invalid.retain(|(kind, _), _| *kind != T::KIND);
+                let is_elsewhere = |key: &Option<NamespacedName>| match (namespace, key) {
+                    (Some(namespace), Some(key)) => key.namespace != *namespace,
+                    _ => false,
+                };
+                self.invalid.retain(|(kind, key), _| *kind != T::KIND || is_elsewhere(key));
                 for invalid in invalid {
                     self.note(T::KIND, invalid.key, invalid.reason.into());
                 }
-                T::replace(objects, self, &mut touched);
+                T::replace(objects, namespace, self, &mut touched);
             }
             WatchEvent::Applied(object) => self.put(object, &mut touched),
             WatchEvent::Deleted(key) => {
@@ -114,15 +131,17 @@ impl KubeIndex {
         touched
     }
 
-    /// Removes the objects in `gone` and stores the listed ones. The later of two objects with the
-    /// same key wins.
+    /// Removes the objects in `gone`, of which the list may contain only one namespace, and stores the
+    /// listed ones. The later of two objects with the same key wins.
     pub(super) fn exchange<T: Indexed>(
         &mut self,
         gone: Vec<NamespacedName>,
         list: Vec<IndexedObject<T>>,
+        namespace: Option<&Arc<str>>,
         touched: &mut IndexChanges,
     ) {
-        for key in gone {
+        let is_covered = |key: &NamespacedName| namespace.is_none_or(|own| key.namespace == *own);
+        for key in gone.into_iter().filter(is_covered) {
             T::remove(&key, self, touched);
         }
         for object in list {
@@ -176,6 +195,9 @@ impl KubeIndex {
         let mut contents = Contents::default();
         let mut facts_changed = touched.facts;
         for key in &touched.services {
+            if self.is_unread(&key.namespace) {
+                continue;
+            }
             let belongs = self.chosen.admits(self.namespaces.get(&key.namespace));
             let sent = self.last_sent.services.get(key);
             let record = if belongs { self.record(key, sent) } else { None };
@@ -237,7 +259,11 @@ impl KubeIndex {
         self.shared.last_sent.clear();
         let services = self.services.keys().chain(self.imports()).cloned().collect();
         let all = IndexChanges { services, workloads: true, system_namespace: true, facts: true };
-        let contents = self.contents(&all).unwrap_or_default();
+        let mut contents = self.contents(&all).unwrap_or_default();
+        for (host, record) in self.unread.values().flatten() {
+            contents.services.insert(host.clone(), Some(record.clone()));
+            self.last_sent.endpoints += record.endpoints.len();
+        }
         // By now they are filled, mostly in order.
         repack(&mut self.services);
         repack(&mut self.last_sent.services);
@@ -322,7 +348,7 @@ impl KubeIndex {
         let state = match (pod, member.pod) {
             _ if is_mirror => PodState::Mirrored,
             (Some(_), _) => PodState::Known,
-            (None, Some(_)) if self.pods_listed => PodState::Missing,
+            (None, Some(_)) if self.has_pods_of(&service.namespace) => PodState::Missing,
             (None, _) => PodState::Unnamed,
         };
         let named = member.node.filter(|_| !is_mirror);
@@ -456,9 +482,14 @@ impl Indexed for KubeService {
         }
     }
 
-    fn replace(list: Vec<IndexedObject<Self>>, index: &mut KubeIndex, touched: &mut IndexChanges) {
+    fn replace(
+        list: Vec<IndexedObject<Self>>,
+        namespace: Option<&Arc<str>>,
+        index: &mut KubeIndex,
+        touched: &mut IndexChanges,
+    ) {
         let gone = missing(index.services.keys().chain(index.shared.derived.keys()), &list);
-        index.exchange(gone, list, touched);
+        index.exchange(gone, list, namespace, touched);
     }
 }
 
@@ -491,9 +522,14 @@ impl Indexed for Slice {
         }
     }
 
-    fn replace(list: Vec<IndexedObject<Self>>, index: &mut KubeIndex, touched: &mut IndexChanges) {
+    fn replace(
+        list: Vec<IndexedObject<Self>>,
+        namespace: Option<&Arc<str>>,
+        index: &mut KubeIndex,
+        touched: &mut IndexChanges,
+    ) {
         let gone = missing(index.slices.keys().chain(index.shared.slices.keys()), &list);
-        index.exchange(gone, list, touched);
+        index.exchange(gone, list, namespace, touched);
     }
 }
 
@@ -524,9 +560,14 @@ impl Indexed for NodeRecord {
         }
     }
 
-    fn replace(list: Vec<IndexedObject<Self>>, index: &mut KubeIndex, touched: &mut IndexChanges) {
+    fn replace(
+        list: Vec<IndexedObject<Self>>,
+        namespace: Option<&Arc<str>>,
+        index: &mut KubeIndex,
+        touched: &mut IndexChanges,
+    ) {
         let gone = missing(index.nodes.keys().map(cluster_wide).collect::<Vec<_>>().iter(), &list);
-        index.exchange(gone, list, touched);
+        index.exchange(gone, list, namespace, touched);
     }
 }
 
@@ -543,10 +584,15 @@ impl Indexed for NamespaceFacts {
         index.replace_namespace(&key.name, None, touched);
     }
 
-    fn replace(list: Vec<IndexedObject<Self>>, index: &mut KubeIndex, touched: &mut IndexChanges) {
+    fn replace(
+        list: Vec<IndexedObject<Self>>,
+        namespace: Option<&Arc<str>>,
+        index: &mut KubeIndex,
+        touched: &mut IndexChanges,
+    ) {
         let gone =
             missing(index.namespaces.keys().map(cluster_wide).collect::<Vec<_>>().iter(), &list);
-        index.exchange(gone, list, touched);
+        index.exchange(gone, list, namespace, touched);
     }
 }
 

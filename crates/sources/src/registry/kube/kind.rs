@@ -82,6 +82,11 @@ impl IndexedKind {
         }
     }
 
+    /// Whether objects of the kind belong to namespaces.
+    pub(super) const fn is_namespaced(self) -> bool {
+        !matches!(self, Self::Nodes | Self::Namespaces)
+    }
+
     /// Whether a cluster may lack the kind without an error.
     pub(super) const fn may_be_absent(self) -> bool {
         matches!(
@@ -103,6 +108,9 @@ impl IndexedKind {
         }
     }
 }
+
+/// The namespace that a reader reads, by its position in the list; `None` for the whole cluster.
+pub(super) type ReadPart = Option<u8>;
 
 /// The result of reading one object.
 #[derive(Debug, Clone)]

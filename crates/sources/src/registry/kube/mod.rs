@@ -15,6 +15,7 @@ mod imports;
 mod index;
 mod kind;
 mod kind_weights;
+mod known_namespaces;
 mod last_contact;
 mod mcs;
 mod mcs_form;
@@ -27,9 +28,11 @@ pub mod oracle;
 mod own_mesh;
 mod pending_pods;
 mod pod;
+mod readers;
 mod reviewed_rights;
 mod roots;
 mod run;
+mod run_input;
 mod scope;
 mod service;
 mod shared_kinds;
@@ -63,8 +66,8 @@ use strait_model::mesh_config::ObjectSelectors;
 use strait_model::policy::Policy;
 use strait_model::registry::{Contents, Epoch, RegistryUpdate, ServiceRecord};
 use strait_model::{
-    ClusterId, EndpointMetadata, ImportMode, Mcs, NetworkId, OwnTraffic, SharedEndpoints,
-    SharedServices, WorkloadKey, Workloads,
+    ClusterId, EndpointMetadata, ImportMode, Mcs, NetworkId, OwnTraffic, ReadNamespaces,
+    SharedEndpoints, SharedServices, WorkloadKey, Workloads,
 };
 
 /// Returns the name of the derived Service of a ServiceImport.
@@ -111,6 +114,10 @@ pub struct RunConfig {
     pub shared_endpoints: watch::Receiver<Arc<SharedEndpoints>>,
     /// Other objects that are written into the cluster.
     pub writes: MemberWrites,
+    /// The namespaces that it reads.
+    pub namespaces: ReadNamespaces,
+    /// The last known contents of the cluster, for namespaces that it may not read.
+    pub known: Option<Contents>,
     /// Its traffic objects, if they apply to its proxies. None apply after the sender is dropped.
     pub traffic: watch::Receiver<OwnTraffic>,
     /// This run's epoch.
@@ -136,6 +143,8 @@ pub struct RunStatus {
     pub reached: bool,
     /// The kinds whose objects are no longer updated, although their last state is served.
     pub outdated: Vec<OutdatedKind>,
+    /// The namespaces that may not be read, although the others are.
+    pub unread: Vec<UnreadNamespace>,
     /// The time of the last valid response. A change of it causes no notification.
     pub last_contact: LastContact,
     /// Number of services.
@@ -328,6 +337,17 @@ pub struct OutdatedKind {
     pub since: SystemTime,
 }
 
+/// A namespace that may not be read. Its last known objects stay.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnreadNamespace {
+    /// The namespace.
+    pub namespace: Arc<str>,
+    /// When the first request was refused after the last success.
+    pub since: SystemTime,
+    /// The kind, and why it may not be read.
+    pub fact: String,
+}
+
 /// The contact with an API server. The texts state the fact: address, status, dates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ApiContact {
@@ -355,6 +375,7 @@ impl RunStatus {
             contact: ApiContact::Connecting,
             reached: false,
             outdated: Vec::new(),
+            unread: Vec::new(),
             last_contact: LastContact::default(),
             services: 0,
             endpoints: 0,

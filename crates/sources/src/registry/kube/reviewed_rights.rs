@@ -7,9 +7,10 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use super::kind::IndexedKind;
+use super::kind::{IndexedKind, ReadPart};
 use strait_base::latest::publish_change;
 use strait_kube_client::{ApiClient, OwnRights};
+use strait_model::ReadNamespaces;
 
 /// The kinds that every cluster has. For other kinds, a missing right is not distinguishable from a
 /// missing kind.
@@ -30,25 +31,44 @@ const AGAIN: Duration = Duration::from_secs(600);
 const AGAIN_MISSING: Duration = Duration::from_secs(30);
 
 /// The kinds that may not be read, each with the missing verb.
-pub(super) type ReviewedRights = BTreeMap<IndexedKind, &'static str>;
+pub(super) type ReviewedRights = BTreeMap<(IndexedKind, ReadPart), &'static str>;
 
 /// Reviews the rights at once and then repeatedly. Never returns. Results of servers without such
 /// reviews are empty.
-pub(super) async fn follow(client: &ApiClient, reviewed: &watch::Sender<ReviewedRights>) {
+pub(super) async fn follow(
+    client: &ApiClient,
+    namespaces: &ReadNamespaces,
+    reviewed: &watch::Sender<ReviewedRights>,
+) {
+    let is_whole = namespaces.is_whole();
     loop {
-        if let Ok(Ok(rights)) = timeout(LIMIT, OwnRights::read(client, NAMESPACE)).await {
-            let missing = missing(&rights);
-            publish_change(reviewed, missing);
+        let mut missing = reviewed.borrow().clone();
+        review(client, NAMESPACE, None, |kind| is_whole || !kind.is_namespaced(), &mut missing)
+            .await;
+        for (part, name) in (0..).zip(namespaces.names()) {
+            review(client, name, Some(part), IndexedKind::is_namespaced, &mut missing).await;
         }
-        let is_complete = reviewed.borrow().is_empty();
+        // A limited reader may lack the rights of the whole cluster on purpose.
+        let is_complete = missing.keys().all(|(_, part)| !is_whole && part.is_none());
+        publish_change(reviewed, missing);
         sleep(if is_complete { AGAIN } else { AGAIN_MISSING }).await;
     }
 }
 
-fn missing(rights: &OwnRights) -> ReviewedRights {
-    let verb = |kind: IndexedKind| {
+/// Reviews the rights to these kinds in a namespace.
+async fn review(
+    client: &ApiClient,
+    namespace: &str,
+    part: ReadPart,
+    is_reviewed: impl Fn(IndexedKind) -> bool,
+    missing: &mut ReviewedRights,
+) {
+    let Ok(Ok(rights)) = timeout(LIMIT, OwnRights::read(client, namespace)).await else { return };
+    for kind in KINDS.into_iter().filter(|kind| is_reviewed(*kind)) {
         let is_missing = |verb: &&str| rights.lacks(verb, kind.group(), kind.plural());
-        ["list", "watch"].into_iter().find(is_missing)
-    };
-    KINDS.into_iter().filter_map(|kind| Some((kind, verb(kind)?))).collect()
+        match ["list", "watch"].into_iter().find(is_missing) {
+            Some(verb) => drop(missing.insert((kind, part), verb)),
+            None => drop(missing.remove(&(kind, part))),
+        }
+    }
 }

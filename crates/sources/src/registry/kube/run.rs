@@ -8,46 +8,34 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use futures::StreamExt;
-use futures::future::BoxFuture;
-use futures::stream::FuturesUnordered;
 use tokio::sync::{mpsc, watch};
 
 use super::contact::{Contacts, ReaderId, contact_for_access};
-use super::endpoint_slice::Slice;
-use super::index::{IndexChanges, IndexEvent, Indexed, IndexedKind, KubeIndex, ObjectList, ReadAs};
-use super::mcs::{Export, Import};
+use super::index::{
+    IndexChanges, IndexEvent, Indexed, IndexedKind, KubeIndex, ObjectList, ReadPart,
+};
+use super::known_namespaces::KnownNamespaces;
 use super::memory_estimate::MemoryEstimate;
-use super::namespace::NamespaceFacts;
-use super::node::NodeRecord;
 use super::pending_pods::PendingPods;
-use super::pod::PodRecord;
+use super::readers;
 use super::reviewed_rights::{self, ReviewedRights};
 use super::roots::{self, RootsStatus, Writable};
+use super::run_input::RunInput;
 use super::scope::{COMMON, ReadSettings, Scope};
-use super::service::KubeService;
-use super::workload_entry::WorkloadEntryRecord;
 use super::write_back::{self, WriteReport};
 use super::write_plan::{SharingWanted, WriteBack, WriteSettings};
-use super::{
-    ApiContact, ClusterClaims, ObjectCounts, OwnMesh, RunConfig, RunStatus, own_mesh, shared_kinds,
-};
+use super::{ApiContact, ClusterClaims, ObjectCounts, OwnMesh, RunConfig, RunStatus, own_mesh};
 use strait_base::codes;
 use strait_base::latest::publish_change;
 use strait_base::mass_deletion::MassDeletionGuard;
 use strait_kube_client::{
-    AccessError, ApiClient, ApiError, ClusterIdentityCheck, Keyed as _, ListSelection,
-    NamespacedName, Probed, ReadLimits, WatchEvent, identity_check, look,
+    AccessError, ApiClient, ApiError, ClusterIdentityCheck, Keyed as _, NamespacedName, ReadLimits,
+    WatchEvent, identity_check, look,
 };
 use strait_model::mesh_config::ObjectSelectors;
 use strait_model::registry::{Contents, Epoch, RegistryUpdate, ShardChange, ShardKey};
-use strait_model::{
-    Cause, Causes, ClusterId, Collection, DeclaredGateway, ISTIO_NETWORKING_VERSIONS, ImportMode,
-    Mcs, NETWORK_LABEL, OwnTraffic,
-};
+use strait_model::{Cause, Causes, ClusterId, Collection, ImportMode, Mcs, OwnTraffic};
 
-/// Maximum size of a WorkloadEntry in bytes.
-const ENTRY_BYTES_MAX: usize = 256 << 10;
 /// Capacity of the event channel. A full channel makes the readers wait, and with them the API
 /// server.
 const EVENTS_MAX: usize = 1024;
@@ -73,6 +61,8 @@ pub async fn run_with(config: RunConfig, client: Result<ApiClient, AccessError>)
         system_namespace,
         metadata,
         selectors,
+        namespaces,
+        known,
         ..
     } = config;
     let client = match client {
@@ -124,7 +114,9 @@ pub async fn run_with(config: RunConfig, client: Result<ApiClient, AccessError>)
         cluster: cluster.clone(),
         write_back,
         index: KubeIndex::new(Arc::clone(&scope)).sharing(config.mcs),
-        contacts: Contacts::without(!wanted.is_true()),
+        contacts: Contacts::new(namespaces.clone(), wanted.is_true()),
+        known: KnownNamespaces::new(&namespaces, known),
+        lacks_uid: !namespaces.is_whole(),
         writable,
         writable_stale: true,
         roots: roots_receiver,
@@ -151,113 +143,15 @@ pub async fn run_with(config: RunConfig, client: Result<ApiClient, AccessError>)
     };
     tokio::select! {
         () = member.serve(inputs, selectors, &to) => {}
-        () = Box::pin(read(&client, &scope, limits, &sink)) => {}
+        () = Box::pin(readers::read(&client, &scope, limits, &namespaces, &sink)) => {}
         () = Box::pin(look(&client, doubts)) => {}
-        () = Box::pin(reviewed_rights::follow(&client, &reviewed)) => {}
+        () = Box::pin(reviewed_rights::follow(&client, &namespaces, &reviewed)) => {}
         () = Box::pin(own_mesh::follow(&client, &mesh_namespace, &claims)), if read_own => {}
-        () = Box::pin(shared_kinds::read(&client, &scope, limits, &sink, &version, wanted)) => {}
+        () = Box::pin(readers::read_shared((&client, &scope, limits), &namespaces, &sink, &version, wanted)) => {}
         // It ends together with the sender of desired objects.
         () = Box::pin(roots::run(client.clone(), limits, config.writes, &config.clusterset, writable_receiver, roots_status)) => {}
         () = write_back::run(client.clone(), role, desired_receiver, version_receiver, report) => {}
     }
-}
-
-/// Reads all kinds concurrently while the receiver of events exists.
-async fn read(
-    client: &ApiClient,
-    scope: &Scope,
-    limits: ReadLimits,
-    sink: &mpsc::Sender<RunInput>,
-) {
-    let selection = |kind: IndexedKind| {
-        let selection = match kind {
-            IndexedKind::WorkloadEntries => {
-                ListSelection::in_best(kind.group(), ISTIO_NETWORKING_VERSIONS, kind.plural())
-            }
-            _ => ListSelection::all(kind.group(), "v1", kind.plural()),
-        };
-        ListSelection { is_optional: kind.may_be_absent(), ..selection }
-    };
-    let mut pods = selection(IndexedKind::Pods);
-    // Ended pods stay for long and have no effect here.
-    pods.fields = Some("status.phase!=Succeeded,status.phase!=Failed".into());
-    let mut gateways = selection(IndexedKind::Gateways);
-    gateways.labels = Some(NETWORK_LABEL.into());
-    // They are decoded completely, which takes a multiple of their size.
-    let object_bytes = limits.object_bytes.min(ENTRY_BYTES_MAX);
-    let entry_limits = ReadLimits { object_bytes, ..limits };
-    let slices = selection(IndexedKind::EndpointSlices);
-    let entries = selection(IndexedKind::WorkloadEntries);
-    let readers: [BoxFuture<'_, ()>; 8] = [
-        Box::pin(client.read(
-            ReadAs::<KubeService>::with(scope),
-            selection(IndexedKind::Services),
-            limits,
-            sink,
-        )),
-        Box::pin(client.read(ReadAs::<Slice>::with(scope), slices, limits, sink)),
-        Box::pin(client.read(ReadAs::<PodRecord>::with(scope), pods, limits, sink)),
-        Box::pin(client.read(
-            ReadAs::<NodeRecord>::with(scope),
-            selection(IndexedKind::Nodes),
-            limits,
-            sink,
-        )),
-        Box::pin(client.read(
-            ReadAs::<NamespaceFacts>::with(scope),
-            selection(IndexedKind::Namespaces),
-            limits,
-            sink,
-        )),
-        Box::pin(client.read(ReadAs::<DeclaredGateway>::with(scope), gateways, limits, sink)),
-        Box::pin(client.read(
-            ReadAs::<WorkloadEntryRecord>::with(scope),
-            entries,
-            entry_limits,
-            sink,
-        )),
-        Box::pin(client.keep_probing(sink)),
-    ];
-    // Polls only readers that were woken: nearly all events of a quiet member come from one reader.
-    let mut readers = FuturesUnordered::from_iter(readers);
-    while readers.next().await.is_some() {}
-}
-
-/// The inputs of a run. They are boxed, because a channel allocates space for 32 at its creation.
-enum RunInput {
-    Service(Box<IndexEvent<KubeService>>),
-    Slice(Box<IndexEvent<Slice>>),
-    Pod(Box<IndexEvent<PodRecord>>),
-    Node(Box<IndexEvent<NodeRecord>>),
-    Namespace(Box<IndexEvent<NamespaceFacts>>),
-    Gateway(Box<IndexEvent<DeclaredGateway>>),
-    Entry(Box<IndexEvent<WorkloadEntryRecord>>),
-    Export(Box<IndexEvent<Export>>),
-    Import(Box<IndexEvent<Import>>),
-    Probed(Box<Probed>),
-}
-
-macro_rules! inputs {
-    ($($input:ty => $variant:ident,)*) => {
-        $(impl From<$input> for RunInput {
-            fn from(input: $input) -> Self {
-                Self::$variant(Box::new(input))
-            }
-        })*
-    };
-}
-
-inputs! {
-    IndexEvent<KubeService> => Service,
-    IndexEvent<Slice> => Slice,
-    IndexEvent<PodRecord> => Pod,
-    IndexEvent<NodeRecord> => Node,
-    IndexEvent<NamespaceFacts> => Namespace,
-    IndexEvent<DeclaredGateway> => Gateway,
-    IndexEvent<WorkloadEntryRecord> => Entry,
-    IndexEvent<Export> => Export,
-    IndexEvent<Import> => Import,
-    Probed => Probed,
 }
 
 /// The namespaces that belong to the mesh and the services that are global, once known.
@@ -327,8 +221,12 @@ struct ClusterInputState {
     pending_pods: PendingPods,
     /// Whether all data is of the cluster that was read first.
     identity_check: ClusterIdentityCheck,
+    /// The last known contents of the namespaces, until everything has been read.
+    known: KnownNamespaces,
+    /// Whether the UID of the cluster is still to be read.
+    lacks_uid: bool,
     /// Doubtful lists.
-    guard: MassDeletionGuard<IndexedKind>,
+    guard: MassDeletionGuard<(IndexedKind, ReadPart)>,
     limits: ReadLimits,
     write_back: WriteBack,
     /// The namespaces that can be written into, and whether they may have changed.
@@ -369,16 +267,17 @@ impl ClusterInputState {
             } else {
                 selectors_known
                     && self.contacts.complete()
+                    && !self.lacks_uid
                     && self.trust.is_right()
                     && self.traffic.borrow().is_read()
             };
             tokio::select! {
                 input = inputs.recv() => {
                     let Some(input) = input else { return };
-                    self.take(input);
+                    self.take(None, input);
                     for _ in 1..BATCH {
                         let Ok(input) = inputs.try_recv() else { break };
-                        self.take(input);
+                        self.take(None, input);
                     }
                 }
                 () = changed(&mut selectors) => selectors_known |= self.filter(&mut selectors),
@@ -447,38 +346,43 @@ impl ClusterInputState {
         true
     }
 
-    fn take(&mut self, input: RunInput) {
+    fn take(&mut self, part: ReadPart, input: RunInput) {
         match input {
             RunInput::Service(event) => {
-                self.event(*event);
+                self.event(part, *event);
                 self.note_exports();
                 self.write_back.note();
             }
             RunInput::Slice(event) => {
-                self.event(*event);
+                self.event(part, *event);
                 if self.index.take_slice_changes() {
                     self.write_back.note();
                 }
             }
-            RunInput::Pod(event) => self.event(*event),
-            RunInput::Node(event) => self.event(*event),
+            RunInput::Pod(event) => self.event(part, *event),
+            RunInput::Node(event) => self.event(part, *event),
             RunInput::Namespace(event) => {
-                self.event(*event);
+                self.event(part, *event);
                 self.writable_stale = true;
                 self.note_exports();
                 self.write_back.note();
             }
-            RunInput::Gateway(event) => self.event(*event),
+            RunInput::Gateway(event) => self.event(part, *event),
             RunInput::Export(event) => {
-                self.event(*event);
+                self.event(part, *event);
                 self.note_exports();
                 self.write_back.note();
             }
             RunInput::Import(event) => {
-                self.event(*event);
+                self.event(part, *event);
                 self.write_back.note();
             }
-            RunInput::Entry(event) => self.event(*event),
+            RunInput::Entry(event) => self.event(part, *event),
+            RunInput::Within(position, input) => self.take(Some(position), *input),
+            RunInput::Uid(uid) => {
+                self.index.set_cluster_uid(*uid);
+                self.lacks_uid = false;
+            }
             RunInput::Probed(probed) => match probed.0 {
                 Ok(()) => {
                     self.contacts.answered(ReaderId::Probe);
@@ -496,32 +400,37 @@ impl ClusterInputState {
     fn note_exports(&mut self) {
         let needed = [IndexedKind::Services, IndexedKind::Namespaces, IndexedKind::ServiceExports];
         let is_complete = self.over_budget.is_none()
-            && needed.into_iter().all(|kind| self.contacts.is_listed(kind));
+            && needed.into_iter().all(|kind| match kind {
+                IndexedKind::Namespaces => self.contacts.is_listed_or_absent(kind),
+                _ => self.contacts.is_listed(kind),
+            });
         let touched = self.index.set_exports_complete(is_complete);
         self.pending.merge(touched);
     }
 
-    fn event<T: Indexed>(&mut self, event: IndexEvent<T>) {
+    fn event<T: Indexed>(&mut self, part: ReadPart, event: IndexEvent<T>) {
+        let reader = ReaderId::Kind(T::KIND, part);
         if let WatchEvent::Failed(error) = event {
             // The absence of an optional kind is not a failure.
             let is_absent = T::KIND.may_be_absent() && matches!(error, ApiError::NotFound(_));
             self.status.errors += u64::from(!is_absent);
-            return self.contacts.failed(ReaderId::Kind(T::KIND), error, SystemTime::now());
+            self.contacts.failed(reader, error, SystemTime::now());
+            // Its last kind may not be read.
+            let touched = self.use_read(part);
+            return self.pending.merge(touched);
         }
         match event {
-            WatchEvent::Answered => {
-                self.contacts.opened(ReaderId::Kind(T::KIND), SystemTime::now());
-            }
-            _ => self.contacts.answered(ReaderId::Kind(T::KIND)),
+            WatchEvent::Answered => self.contacts.opened(reader, SystemTime::now()),
+            _ => self.contacts.answered(reader),
         }
         match &event {
             WatchEvent::Answered => self.identity_check.request_check(),
             WatchEvent::Restarted { objects, .. } => {
                 self.identity_check.request_check();
-                if !self.admits(T::KIND, objects.count()) {
+                if !self.admits(T::KIND, part, objects.count()) {
                     return self.note_contact();
                 }
-                if self.contacts.listed(T::KIND) {
+                if self.contacts.listed(T::KIND, part) {
                     self.status.relists += 1;
                 }
             }
@@ -541,7 +450,10 @@ impl ClusterInputState {
             WatchEvent::Deleted(key) => Some(key.clone()),
             _ => None,
         };
-        let touched = self.index.apply(event);
+        let mut touched = self.index.apply_in(self.contacts.namespace(part), event);
+        if is_list {
+            touched.merge(self.use_read(part));
+        }
         if !touched.is_empty() {
             self.causes.add(self.cause(T::KIND, changed));
         }
@@ -554,6 +466,28 @@ impl ClusterInputState {
         self.client.account().set_stored(self.memory.bytes());
     }
 
+    /// Uses the objects of a namespace instead of its known contents, if it has been read now. Returns
+    /// the affected parts.
+    fn use_read(&mut self, part: ReadPart) -> IndexChanges {
+        match self.contacts.namespace(part) {
+            Some(namespace) if self.index.is_unread(namespace) && self.contacts.is_read(part) => {
+                let is_listed = |kind| self.contacts.is_listed_in(kind, part);
+                self.index.use_read(namespace, is_listed)
+            }
+            _ => IndexChanges::default(),
+        }
+    }
+
+    /// Keeps the known contents of namespaces that may not be read.
+    fn keep_unread(&mut self) {
+        for (part, namespace) in self.contacts.unread_parts() {
+            let known = self.known.take(usize::from(part));
+            let is_listed = |kind| self.contacts.is_listed_in(kind, Some(part));
+            self.index.keep_unread(&namespace, known, is_listed);
+        }
+        self.known = KnownNamespaces::default();
+    }
+
     /// Returns the change of an object as a cause; without a name, the change of the whole kind.
     fn cause(&self, kind: IndexedKind, key: Option<NamespacedName>) -> Cause {
         let (namespace, name) = key.map(|key| (key.namespace, key.name)).unwrap_or_default();
@@ -563,12 +497,15 @@ impl ClusterInputState {
 
     /// Whether a list with this number of objects is accepted; otherwise it is requested again. A
     /// first list is compared with the objects of the previous run.
-    fn admits(&mut self, kind: IndexedKind, count: usize) -> bool {
-        let known_count = match self.contacts.is_listed(kind) {
-            true => self.index.count(kind),
-            false => self.status.object_counts.count(kind),
+    fn admits(&mut self, kind: IndexedKind, part: ReadPart, count: usize) -> bool {
+        let is_listed = self.contacts.is_listed_in(kind, part);
+        let known_count = match (part, self.contacts.namespace(part)) {
+            (Some(_), Some(namespace)) if is_listed => self.index.count_in(kind, namespace),
+            (Some(position), _) => self.known.count(usize::from(position), kind),
+            (None, _) if is_listed => self.index.count(kind),
+            (None, _) => self.status.object_counts.count(kind),
         };
-        let admitted = self.guard.admits(kind, known_count, count, Instant::now());
+        let admitted = self.guard.admits((kind, part), known_count, count, Instant::now());
         if !admitted {
             self.client.list_again(kind.plural());
         }
@@ -624,6 +561,7 @@ impl ClusterInputState {
         }
         self.causes = Causes::default();
         self.status.synced = true;
+        self.keep_unread();
         self.identity_check.expect(self.index.cluster_uid());
         self.status.sync_took = Some(self.began.elapsed());
         Some(ShardChange::Reset(self.index.everything()))
@@ -636,11 +574,13 @@ impl ClusterInputState {
         };
         self.status.reached = self.contacts.reached();
         self.status.outdated = self.contacts.outdated();
+        self.status.unread = self.contacts.unread();
         let is_trouble = matches!(self.status.contact, ApiContact::Misbehaving(_));
         self.status.next_attempt = self.client.account().next_requests().filter(|_| is_trouble);
         let doubted = self.guard.waiting().next();
-        self.status.doubted =
-            doubted.map(|(kind, doubt)| format!("the list of {} {doubt}", kind.plural()));
+        self.status.doubted = doubted.map(|((kind, part), doubt)| {
+            format!("the list of {} {doubt}", self.contacts.describe(*kind, *part))
+        });
         self.status.doubts = self.guard.doubted();
         self.status.degraded = self.contacts.degraded();
         self.status.missing_rights = self.contacts.missing_rights(&self.rights.borrow_and_update());

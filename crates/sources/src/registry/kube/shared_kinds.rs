@@ -5,6 +5,7 @@
 //! must not withdraw the services that the cluster exports, so a deletion of an export is passed on once
 //! the server has confirmed that it still has the kind.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
@@ -27,12 +28,12 @@ const CONFIRMED_AFTER: Duration = Duration::from_millis(500);
 /// Capacity of the channel of exports that wait for a confirmation.
 const EXPORTS_MAX: usize = 256;
 
-/// Reads exports and imports in the version that the server has. The version can change in the
-/// meantime. While the server has none, or removes it, the previous exports stay.
+/// Reads exports and imports, in one namespace or in the whole cluster, in the version that the server
+/// has. The version can change in the meantime. While the server has none, or removes it, the previous
+/// exports stay.
 pub(super) async fn read<E>(
-    client: &ApiClient,
-    scope: &Scope,
-    limits: ReadLimits,
+    (client, scope, limits): (&ApiClient, &Scope, ReadLimits),
+    namespace: Option<&Arc<str>>,
     sink: &mpsc::Sender<E>,
     version: &watch::Sender<Option<&'static str>>,
     mut wanted: SharingWanted,
@@ -46,7 +47,8 @@ pub(super) async fn read<E>(
             Ok(served) => {
                 version.send_replace(Some(served));
                 // Boxed here, so that clusters without these kinds need no memory for it.
-                Box::pin(read_version(client, scope, limits, sink, served)).await;
+                let how = (client, scope, limits);
+                Box::pin(read_version(how, namespace, sink, served)).await;
                 if sink.is_closed() {
                     return;
                 }
@@ -78,15 +80,17 @@ pub(super) async fn read<E>(
 
 /// Reads both kinds in one version until the server has a better one or removes it.
 async fn read_version<E>(
-    client: &ApiClient,
-    scope: &Scope,
-    limits: ReadLimits,
+    (client, scope, limits): (&ApiClient, &Scope, ReadLimits),
+    namespace: Option<&Arc<str>>,
     sink: &mpsc::Sender<E>,
     served: &'static str,
 ) where
     E: From<IndexEvent<Export>> + From<IndexEvent<Import>>,
 {
-    let selection = |kind: IndexedKind| ListSelection::all(mcs::GROUP, served, kind.plural());
+    let selection = |kind: IndexedKind| ListSelection {
+        namespace: namespace.map(ToString::to_string),
+        ..ListSelection::all(mcs::GROUP, served, kind.plural())
+    };
     let (exports, imports) =
         (selection(IndexedKind::ServiceExports), selection(IndexedKind::ServiceImports));
     let (unconfirmed, received) = mpsc::channel(EXPORTS_MAX);

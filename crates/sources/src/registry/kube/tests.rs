@@ -4,6 +4,7 @@
 mod about;
 mod faults;
 mod forms;
+mod namespaces;
 mod sharing;
 mod values;
 mod write_back;

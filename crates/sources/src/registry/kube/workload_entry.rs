@@ -80,8 +80,13 @@ impl Indexed for WorkloadEntryRecord {
         index.note_entry(workload_key(key), None, touched);
     }
 
-    fn replace(list: Vec<IndexedObject<Self>>, index: &mut KubeIndex, touched: &mut IndexChanges) {
+    fn replace(
+        list: Vec<IndexedObject<Self>>,
+        namespace: Option<&Arc<str>>,
+        index: &mut KubeIndex,
+        touched: &mut IndexChanges,
+    ) {
         let gone = missing_names(index.entries(), &list);
-        index.exchange(gone, list, touched);
+        index.exchange(gone, list, namespace, touched);
     }
 }

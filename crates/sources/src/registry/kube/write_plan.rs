@@ -37,6 +37,7 @@ pub(super) struct WriteSettings {
 }
 
 /// Whether exports and imports are read.
+#[derive(Clone)]
 pub(super) struct SharingWanted {
     /// Because of a flag.
     pub(super) always: bool,

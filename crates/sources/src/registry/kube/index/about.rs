@@ -76,7 +76,7 @@ impl KubeIndex {
     }
 
     /// Marks all services of a namespace as affected.
-    fn touch_namespace(&self, name: &Arc<str>, touched: &mut IndexChanges) {
+    pub(super) fn touch_namespace(&self, name: &Arc<str>, touched: &mut IndexChanges) {
         let first = NamespacedName { namespace: Arc::clone(name), name: "".into() };
         let services = self.services.range(first..).map(|(key, _)| key);
         touched.services.extend(services.take_while(|key| key.namespace == *name).cloned());

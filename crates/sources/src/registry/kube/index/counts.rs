@@ -1,5 +1,6 @@
 //! Counts and sizes of an index.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{IndexedKind, KubeIndex};
@@ -14,7 +15,7 @@ const KUBE_SYSTEM: &str = "kube-system";
 impl KubeIndex {
     /// Returns the number of services.
     pub(in crate::registry::kube) fn service_count(&self) -> usize {
-        self.services.len()
+        self.services.len() + self.unread.values().map(BTreeMap::len).sum::<usize>()
     }
 
     /// Returns the number of endpoints that were last sent.
@@ -83,8 +84,13 @@ impl KubeIndex {
 
     /// Returns the UID that identifies the cluster.
     pub(in crate::registry::kube) fn cluster_uid(&self) -> Option<&str> {
-        let uid = &*self.namespaces.get(KUBE_SYSTEM)?.uid;
-        Some(uid).filter(|uid| !uid.is_empty())
+        let listed = self.namespaces.get(KUBE_SYSTEM).map(|facts| &*facts.uid);
+        listed.or(self.uid.as_deref()).filter(|uid| !uid.is_empty())
+    }
+
+    /// Sets the UID of a cluster whose namespaces may not be read.
+    pub(in crate::registry::kube) fn set_cluster_uid(&mut self, uid: Option<Box<str>>) {
+        self.uid = uid;
     }
 
     /// Returns the namespaces in which objects can be created.

@@ -23,10 +23,15 @@ impl Indexed for Export {
         index.note_export(key, None, touched);
     }
 
-    fn replace(list: Vec<IndexedObject<Self>>, index: &mut KubeIndex, touched: &mut IndexChanges) {
+    fn replace(
+        list: Vec<IndexedObject<Self>>,
+        namespace: Option<&Arc<str>>,
+        index: &mut KubeIndex,
+        touched: &mut IndexChanges,
+    ) {
         index.shared.exports_listed = true;
         let gone = missing(index.exports(), &list);
-        index.exchange(gone, list, touched);
+        index.exchange(gone, list, namespace, touched);
     }
 }
 
@@ -41,10 +46,15 @@ impl Indexed for Import {
         index.note_import(key, None, touched);
     }
 
-    fn replace(list: Vec<IndexedObject<Self>>, index: &mut KubeIndex, touched: &mut IndexChanges) {
+    fn replace(
+        list: Vec<IndexedObject<Self>>,
+        namespace: Option<&Arc<str>>,
+        index: &mut KubeIndex,
+        touched: &mut IndexChanges,
+    ) {
         index.shared.imports_listed = true;
         let gone = missing(index.imports(), &list);
-        index.exchange(gone, list, touched);
+        index.exchange(gone, list, namespace, touched);
     }
 }
 
@@ -172,6 +182,9 @@ impl KubeIndex {
 
     /// Updates the exported service of this name. Returns whether it differs.
     pub(super) fn note_exported(&mut self, key: &NamespacedName) -> bool {
+        if self.is_unread(&key.namespace) {
+            return false;
+        }
         let export = self.shared.exports.get(key).filter(|_| !is_reserved(key));
         let service = self.services.get(key);
         let service = service.filter(|own| !matches!(own.service.resolution, Resolution::Alias(_)));

@@ -10,7 +10,7 @@ use crate::registry::kube::endpoint_slice::Slice;
 use crate::registry::kube::pod::{PodList, PodRecord};
 use crate::registry::kube::slices::{Reference, hash};
 use strait_kube_client::NamespacedName;
-use strait_model::{Namespace, Workload, WorkloadRef};
+use strait_model::{Namespace, Workload, WorkloadKey, WorkloadRef};
 
 impl Indexed for PodRecord {
     const KIND: IndexedKind = IndexedKind::Pods;
@@ -29,11 +29,19 @@ impl Indexed for PodRecord {
         index.drop_pod(key, touched);
     }
 
-    fn replace(list: PodList, index: &mut KubeIndex, touched: &mut IndexChanges) {
+    fn replace(
+        list: PodList,
+        namespace: Option<&Arc<str>>,
+        index: &mut KubeIndex,
+        touched: &mut IndexChanges,
+    ) {
         for (key, reason) in list.invalid {
             index.note(IndexedKind::Pods, Some(key), reason);
         }
-        let unready = list.unready.into_iter().collect();
+        let is_covered =
+            |pod: &WorkloadKey| namespace.is_none_or(|own| *pod.namespace.as_str() == **own);
+        let elsewhere = index.facts.unready.iter().filter(|pod| !is_covered(pod)).cloned();
+        let unready = list.unready.into_iter().chain(elsewhere).collect();
         touched.facts |= index.facts.unready != unready;
         index.facts.unready = unready;
 
@@ -44,7 +52,7 @@ impl Indexed for PodRecord {
             index.enter_all(touched);
         } else {
             // Equal pods stay in memory and are shared with the last sent state.
-            for pod in index.pods.differences(&pods) {
+            for pod in index.pods.differences(&pods).into_iter().filter(is_covered) {
                 let name = Arc::clone(&pod.name);
                 let key = NamespacedName { namespace: pod.namespace.as_str().into(), name };
                 match pods.get(&key.namespace, &key.name) {
@@ -53,13 +61,27 @@ impl Indexed for PodRecord {
                 }
             }
         }
-        if !std::mem::replace(&mut index.pods_listed, true) {
-            touched.services.extend(index.services.keys().cloned());
+        match namespace {
+            Some(namespace) => {
+                if index.pods_listed_in.insert(Arc::clone(namespace)) {
+                    index.touch_namespace(namespace, touched);
+                }
+            }
+            None => {
+                if !std::mem::replace(&mut index.pods_listed, true) {
+                    touched.services.extend(index.services.keys().cloned());
+                }
+            }
         }
     }
 }
 
 impl KubeIndex {
+    /// Whether the pods of a namespace have been listed.
+    pub(super) fn has_pods_of(&self, namespace: &Namespace) -> bool {
+        self.pods_listed || self.pods_listed_in.contains(namespace.as_str())
+    }
+
     /// Stores a new or changed pod.
     fn put_pod(&mut self, key: &NamespacedName, pod: Workload, touched: &mut IndexChanges) {
         self.drop_pod(key, touched);

@@ -17,7 +17,7 @@ use crate::registry::kube::slices::Slices;
 use crate::registry::kube::zones::ZoneRegions;
 use strait_kube_client::NamespacedName;
 use strait_model::registry::ServiceRecord;
-use strait_model::{ClusterFacts, Namespace, NetworkId, Workloads};
+use strait_model::{ClusterFacts, Hostname, Namespace, NetworkId, Workloads};
 
 /// The objects of one cluster.
 #[derive(Debug)]
@@ -29,6 +29,8 @@ pub(in crate::registry::kube) struct KubeIndex {
     /// Whether pods have been listed. Before that, a pod that is not in the index is unknown, not
     /// missing.
     pub(super) pods_listed: bool,
+    /// The namespaces whose pods have been listed, of a reader that is limited to namespaces.
+    pub(super) pods_listed_in: BTreeSet<Arc<str>>,
     /// The names of the pods at addresses for which slices name no pod, by namespace and address.
     pub(super) unnamed: Unnamed,
     pub(super) nodes: BTreeMap<Arc<str>, NodeRecord>,
@@ -40,6 +42,10 @@ pub(in crate::registry::kube) struct KubeIndex {
     pub(super) namespaces: BTreeMap<Arc<str>, NamespaceFacts>,
     pub(super) chosen: ChosenNamespaces,
     pub(super) shared: SharedWithMesh,
+    /// Namespaces that have not been read, with their last known services.
+    pub(super) unread: UnreadNamespaces,
+    /// The UID of the cluster, if namespaces may not be read.
+    pub(super) uid: Option<Box<str>>,
     /// The reasons of objects that are invalid as a whole or in part.
     pub(super) invalid: BTreeMap<(IndexedKind, Option<NamespacedName>), Box<str>>,
     pub(super) last_invalid: Option<String>,
@@ -55,6 +61,9 @@ pub(super) struct LastSent {
     pub(super) facts: Option<ClusterFacts>,
     pub(super) endpoints: usize,
 }
+
+/// The last known services of namespaces that have not been read, by namespace and hostname.
+pub(super) type UnreadNamespaces = BTreeMap<Arc<str>, BTreeMap<Hostname, ServiceRecord>>;
 
 /// Names of pods by namespace and address.
 pub(super) type Unnamed = BTreeMap<(Namespace, IpAddr), BTreeSet<Arc<str>>>;
@@ -105,6 +114,11 @@ pub(in crate::registry::kube) trait Indexed: ReadKind {
     /// Removes the object with this key.
     fn remove(key: &NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges);
 
-    /// Replaces all objects with those on the list.
-    fn replace(list: Self::List, index: &mut KubeIndex, touched: &mut IndexChanges);
+    /// Replaces all objects with those on the list; with `namespace`, the objects of that namespace.
+    fn replace(
+        list: Self::List,
+        namespace: Option<&Arc<str>>,
+        index: &mut KubeIndex,
+        touched: &mut IndexChanges,
+    );
 }

@@ -25,10 +25,10 @@ const LIMIT: Duration = Duration::from_secs(45);
 
 /// The reports about a cluster so far.
 #[derive(Debug, Clone, Default)]
-struct Reported {
-    resets: usize,
+pub(super) struct Reported {
+    pub(super) resets: usize,
     updates: usize,
-    services: BTreeMap<Hostname, ServiceRecord>,
+    pub(super) services: BTreeMap<Hostname, ServiceRecord>,
 }
 
 impl Reported {
@@ -67,9 +67,9 @@ impl Reported {
 }
 
 /// A simulated cluster and the run that reads it.
-struct Member {
-    sim: SimCluster,
-    reported: watch::Receiver<Reported>,
+pub(super) struct Member {
+    pub(super) sim: SimCluster,
+    pub(super) reported: watch::Receiver<Reported>,
     status: watch::Receiver<RunStatus>,
     _tasks: Supervisor,
 }
@@ -108,6 +108,8 @@ pub(super) fn config(
         domain: "cluster.local".into(),
         trust_domain: "cluster.local".into(),
         own_mesh: OwnMesh::Unread,
+        namespaces: Default::default(),
+        known: None,
         system_namespace: "strait-system".into(),
         metadata: Default::default(),
         mcs: Default::default(),
@@ -136,7 +138,7 @@ impl Member {
         Self::reading_as(sim, access, |config| RunConfig { limits, ..config })
     }
 
-    fn reading_as(
+    pub(super) fn reading_as(
         sim: SimCluster,
         access: Access,
         change: impl FnOnce(RunConfig) -> RunConfig,
@@ -175,7 +177,7 @@ impl Member {
         member
     }
 
-    async fn until(&self, is_reached: impl Fn(&RunStatus) -> bool) -> RunStatus {
+    pub(super) async fn until(&self, is_reached: impl Fn(&RunStatus) -> bool) -> RunStatus {
         let mut status = self.status.clone();
         let found = tokio::time::timeout(LIMIT, status.wait_for(|status| is_reached(status))).await;
         match found {
@@ -188,7 +190,7 @@ impl Member {
         self.until_reported(|reported| reported.cart() == addresses).await;
     }
 
-    async fn until_reported(&self, is_reached: impl FnMut(&Reported) -> bool) {
+    pub(super) async fn until_reported(&self, is_reached: impl FnMut(&Reported) -> bool) {
         let mut reported = self.reported.clone();
         let found = tokio::time::timeout(LIMIT, reported.wait_for(is_reached)).await;
         assert!(found.is_ok(), "not within {LIMIT:?}: {:?}", self.reported.borrow());
