@@ -365,6 +365,40 @@ async fn commands_that_change_a_cluster_finish_when_their_output_is_closed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn cluster_added_with_namespaces_is_read_in_these_only() {
+    let served = Served::start("", &[]).await;
+    let url = served.remote.url();
+    let add = |namespaces: &'static str| {
+        let add = ["cluster", "add", "prod-eu", "--api-server", &url, "--yes"];
+        [&add[..], &["--namespaces", namespaces]].concat()
+    };
+    let (code, text) = served.strait(&add("shop,edge")).await;
+    assert!(code != 0 && text.contains("prod-eu has no namespace edge; nothing"), "{text}");
+    let (code, text) = served.strait(&[&add("shop")[..], &["--roots"]].concat()).await;
+    assert!(code != 0 && text.contains("--roots"), "{text}");
+    served.remote.store().apply(objects::namespace("edge")).expect("applied");
+    let (code, text) = served.strait(&add("shop, edge")).await;
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("role strait-namespace-reader in each namespace"), "{text}");
+    served.until(&["cluster", "get", "prod-eu"], &["Namespaces read", "edge, shop"]).await;
+    let secret = served.hub.store().get("Secret", "strait-system", "strait-cluster-prod-eu");
+    let annotations = secret.expect("it exists").value()["metadata"]["annotations"].clone();
+    assert_eq!(annotations["strait.dev/read-namespaces"], "edge,shop");
+    let has_role = |namespace: &str| {
+        let role = served.remote.store().get("Role", namespace, "strait-namespace-reader");
+        role.is_some()
+    };
+    assert!(has_role("shop") && has_role("edge"));
+    let watched = |path: &str| !served.remote.requests(|one| one.path == path).is_empty();
+    assert!(watched("/api/v1/namespaces/edge/pods"), "the control plane reads it");
+    assert!(!watched("/api/v1/pods"), "the control plane reads no other namespace");
+    let remove = ["cluster", "remove", "prod-eu", "--purge", "prod-eu", "--yes", "--no-wait"];
+    let (code, text) = served.strait(&remove).await;
+    assert_eq!(code, 0, "{text}");
+    assert!(!has_role("shop") && !has_role("edge"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn dry_run_of_cluster_add_reports_problems_and_changes_nothing() {
     let served = Served::start("", &[]).await;
     let service = |name: &str, port: u16| {

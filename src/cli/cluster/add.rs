@@ -29,7 +29,9 @@ use strait_base::codes;
 use strait_base::duration::HumanDuration;
 use strait_bootstrap::Discovery;
 use strait_kube_client::{Access, Loopback};
-use strait_model::{ClusterId, ImportMode, Mode, NETWORK_LABEL, NetworkId, is_trust_domain};
+use strait_model::{
+    ClusterId, ImportMode, Mode, NETWORK_LABEL, NetworkId, ReadNamespaces, is_trust_domain,
+};
 use strait_sources::clusters::formats::MemberReach;
 use strait_sources::clusters::kubeconfig::{self, KubeconfigRefusal};
 use strait_sources::clusters::secret::{self, MemberSpec};
@@ -73,6 +75,9 @@ pub(crate) struct AddArgs {
     /// Objects that the control plane may read in the cluster
     #[arg(long, value_enum, default_value = "full")]
     rbac: Rbac,
+    /// Let the control plane read only these namespaces, at most 32, by Roles in them
+    #[arg(long, value_name = "NS,…", value_parser = namespaces, conflicts_with_all = ["own_mesh_config", "own_traffic", "roots", "gateway_secrets", "mcs_imports", "gateway", "inject"])]
+    namespaces: Option<ReadNamespaces>,
     /// Lifetime of the token
     #[arg(long, value_name = "D", default_value = "720h")]
     token_ttl: HumanDuration,
@@ -131,6 +136,14 @@ pub(super) fn discovery(text: &str) -> Result<String, String> {
         one.parse::<Discovery>().map_err(|error| format!("{one:?}: {error}"))?;
     }
     Ok(text.to_owned())
+}
+
+/// Parses namespaces that are separated by commas.
+///
+/// # Errors
+/// If a name is invalid or repeated, or if there are too many.
+pub(super) fn namespaces(text: &str) -> Result<ReadNamespaces, String> {
+    ReadNamespaces::of(text.split(',').map(str::trim))
 }
 
 /// Runs `strait cluster add` for one cluster.
@@ -198,6 +211,15 @@ pub(super) async fn prepare<'a>(
     if hub.get(&format!("/api/v1/namespaces/{ns}")).await?.is_none() {
         return Err(hub.no_namespace(ns));
     }
+    for name in args.namespaces.iter().flat_map(ReadNamespaces::names) {
+        if remote.get(&format!("/api/v1/namespaces/{name}")).await?.is_none() {
+            let fact = format!("{} has no namespace {name}; nothing was changed", remote.context);
+            return Err(CommandFailure::failed(fact).next(format!(
+                "correct --namespaces, or create it: kubectl --context {} create namespace {name}",
+                remote.context
+            )));
+        }
+    }
     // A gateway or injection can be added to a member later.
     let is_member = is_hub || (has_parts && is_member(args, hub).await?);
     if !is_member {
@@ -230,7 +252,7 @@ pub(super) async fn prepare<'a>(
         format!(", the config cluster\n{}", label.unwrap_or_default())
     } else {
         let known = if is_member { ", which is already a member" } else { "" };
-        format!("{known} (rbac level {})\n{}", args.rbac.as_str(), args.rights_text())
+        format!("{known} (rbac level {})\n{}", args.rbac.as_str(), rights::plan_text(args.rbac, &args.more()))
     };
     plan += &gateway.as_ref().map(GatewayPlan::plan_text).unwrap_or_default();
     plan +=
@@ -376,7 +398,10 @@ fn member(
         mode: Mode::Normal,
         uid: None,
         trust_domain: args.trust_domain.as_deref().map(Arc::from),
-        reach: MemberReach::default(),
+        reach: MemberReach {
+            namespaces: args.namespaces.clone().unwrap_or_default(),
+            ..MemberReach::default()
+        },
         set_name: None,
     })
 }
@@ -394,9 +419,10 @@ impl Joining<'_> {
         }
         done(&format!("created the reader in {}", remote.context));
         let (token, ends) = token(remote, args.token_ttl).await?;
-        check_rights(&remote.with_token(&token)?, args.rbac).await?;
-        let resources: Vec<&str> = args.rbac.resources().iter().map(|(_, name)| *name).collect();
-        done(&format!("the reader can read {}; token valid until {ends}", resources.join(", ")));
+        let more = args.more();
+        check_rights(&remote.with_token(&token)?, args.rbac, &more.namespaces).await?;
+        let read = rights::read_text(args.rbac, &more.namespaces);
+        done(&format!("the reader can read {read}; token valid until {ends}"));
         let spec = member(args, id, remote, token)?;
         make_secret(hub, &args.change.hub.namespace, id, &spec, args.self_renew).await
     }
@@ -481,6 +507,7 @@ impl AddArgs {
             roots: self.roots || self.gateway.gateway || self.webhook.is_requested(),
             gateway_secrets: self.gateway_secrets.clone(),
             imports: self.mcs_imports.unwrap_or_default(),
+            namespaces: self.namespaces.clone().unwrap_or_default(),
         }
     }
 
@@ -495,69 +522,6 @@ impl AddArgs {
                 .next("add --network NET"));
         }
         Ok(())
-    }
-
-    /// Returns the lines of a plan that describe the reader's rights.
-    fn rights_text(&self) -> String {
-        let resources: Vec<&str> = self.rbac.resources().iter().map(|(_, name)| *name).collect();
-        let more = self.more();
-        let mut summary = format!(
-            "  namespace strait-reader, serviceaccount strait-reader\n  \
-             clusterrole strait-reader: get, list, watch {}; {}, {}\n",
-            resources.join(", "),
-            if more.gateway_secrets.is_empty() {
-                "no secrets"
-            } else {
-                "no secrets except those below"
-            },
-            match (more.roots, more.imports != ImportMode::Off) {
-                (false, false) => "no writes of objects",
-                (true, false) => "writes only the ConfigMaps below",
-                (_, true) => "writes only the objects below",
-            },
-        );
-        summary += match self.rbac {
-            Rbac::Core => {
-                "  ! without pods and nodes, the identities of its workloads are unknown: its endpoints can't be reached from other networks,\n    \
-                 localities come from its EndpointSlices only, and its pods can't authenticate with tokens\n"
-            }
-            Rbac::Full => {
-                "  create tokenreviews, and get the keys that sign tokens:\n    \
-                 to authenticate pods by their tokens\n"
-            }
-        };
-        if more.roots {
-            summary += "  create ConfigMaps; get, list, watch, update istio-ca-root-cert and strait-ca-root-cert:\n    \
-                     the root certificates for its workloads\n";
-        }
-        for namespace in &more.gateway_secrets {
-            summary += &format!(
-                "  role strait-gateway-secrets in {namespace}: get, list, watch its secrets, for the gateways there;\n    \
-                 create subjectaccessreviews, to check whether a gateway's own account may list them\n"
-            );
-        }
-        if more.imports != ImportMode::Off {
-            let kinds = match more.imports {
-                ImportMode::Full => "serviceimports, services and endpointslices",
-                _ => "serviceimports and services",
-            };
-            summary += &format!(
-                "  create, patch, delete {kinds}; patch the statuses of exports and imports:\n    \
-                 for exported services (--mcs-imports). The validatingadmissionpolicy strait-reader-imports limits this\n    \
-                 to objects with the label strait.dev/clusterset. Without it, the token could redirect any plain-text traffic\n"
-            );
-        }
-        if more.self_renew {
-            summary += "  role strait-reader: create serviceaccounts/token, only for strait-reader: its next token\n";
-        }
-        if more.own_mesh {
-            summary += "  get the ConfigMaps strait and istio: its own trust domain\n";
-        }
-        if more.own_traffic {
-            summary += "  get, list, watch its traffic objects, which apply to its proxies if the policy file allows it (trafficFrom)\n";
-        }
-        summary += "  the features that need each right: strait cluster add --rights\n";
-        summary
     }
 }
 
@@ -727,10 +691,22 @@ async fn token(
 
 /// Reads one object of each kind with the new token. Retries, because new roles take a moment to
 /// take effect.
-async fn check_rights(reader: &ClusterApi, rbac: Rbac) -> Result<(), CommandFailure> {
-    for (group, resource) in rbac.resources() {
-        let root = if group.is_empty() { "/api/v1".into() } else { format!("/apis/{group}/v1") };
-        let path = format!("{root}/{resource}?limit=1");
+async fn check_rights(
+    reader: &ClusterApi,
+    rbac: Rbac,
+    namespaces: &ReadNamespaces,
+) -> Result<(), CommandFailure> {
+    let root = |group: &str| match group {
+        "" => "/api/v1".to_owned(),
+        group => format!("/apis/{group}/v1"),
+    };
+    let mut paths: Vec<String> = Vec::new();
+    for (group, resource) in rbac.resources(namespaces) {
+        let (root, names) = (root(group), namespaces.names());
+        paths.extend(names.iter().map(|name| format!("{root}/namespaces/{name}/{resource}?limit=1")));
+        paths.extend(namespaces.is_whole().then(|| format!("{root}/{resource}?limit=1")));
+    }
+    for path in paths {
         let mut tries = 0;
         loop {
             match reader.get(&path).await {

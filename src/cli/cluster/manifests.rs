@@ -5,7 +5,9 @@
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
-use strait_model::{GATEWAY_API, ISTIO_NETWORKING, ISTIO_TELEMETRY, ImportMode};
+use strait_model::{
+    GATEWAY_API, ISTIO_NETWORKING, ISTIO_TELEMETRY, ImportMode, ReadNamespaces,
+};
 
 /// Name of the reader's namespace, service account, role and binding.
 pub(super) const READER: &str = "strait-reader";
@@ -33,8 +35,12 @@ impl Rbac {
         }
     }
 
-    /// Returns API group and plural name of the kinds that the reader gets, lists and watches.
-    pub(crate) fn resources(self) -> &'static [(&'static str, &'static str)] {
+    /// Returns API group and plural name of the kinds that the reader gets, lists and watches, in the
+    /// whole cluster or in these namespaces.
+    pub(crate) fn resources(
+        self,
+        namespaces: &ReadNamespaces,
+    ) -> impl Iterator<Item = (&'static str, &'static str)> + use<> {
         const ALL: [(&str, &str); 9] = [
             ("", "services"),
             ("", "namespaces"),
@@ -46,10 +52,13 @@ impl Rbac {
             ("multicluster.x-k8s.io", "serviceimports"),
             ("networking.istio.io", "workloadentries"),
         ];
-        match self {
+        let all = match self {
             Self::Core => &ALL[..3],
             Self::Full => &ALL,
-        }
+        };
+        let is_whole = namespaces.is_whole();
+        let is_possible = move |name: &str| is_whole || !["namespaces", "nodes"].contains(&name);
+        all.iter().copied().filter(move |(_, name)| is_possible(name))
     }
 }
 
@@ -69,6 +78,8 @@ pub(crate) struct More {
     /// Write the objects of exported services: ServiceImports, their Services and, in the mode
     /// `full`, EndpointSlices.
     pub(crate) imports: ImportMode,
+    /// The namespaces to which it is limited.
+    pub(crate) namespaces: ReadNamespaces,
 }
 
 /// Kinds of traffic objects of a cluster, by API group.
@@ -85,6 +96,8 @@ const OWN_TRAFFIC: [(&str, &[&str]); 3] = [
 const IMPORTS_POLICY: &str = "strait-reader-imports";
 /// Name of the role that permits reading the Secrets of a namespace.
 const SECRETS_READER: &str = "strait-gateway-secrets";
+/// Name of the role that permits reading a namespace, of a reader that is limited to namespaces.
+const NAMESPACE_READER: &str = "strait-namespace-reader";
 
 /// Returns the objects of the reader, in the order in which they can be created.
 pub(crate) fn reader(rbac: Rbac, more: &More) -> Vec<Value> {
@@ -96,22 +109,17 @@ pub(crate) fn reader(rbac: Rbac, more: &More) -> Vec<Value> {
     let metadata = json!({ "name": READER, "labels": labels });
     let mut namespaced = metadata.clone();
     namespaced["namespace"] = json!(READER);
-    let mut groups =
-        vec!["", "discovery.k8s.io", GATEWAY_API, "multicluster.x-k8s.io", "networking.istio.io"];
-    groups.retain(|group| rbac.resources().iter().any(|(of, _)| of == group));
-    let mut rules: Vec<Value> = groups
-        .iter()
-        .map(|group| {
-            let resources: Vec<&str> = rbac
-                .resources()
-                .iter()
-                .filter(|(of, _)| of == group)
-                .map(|(_, resource)| *resource)
-                .collect();
-            json!({ "apiGroups": [group], "resources": resources, "verbs": ["get", "list", "watch"] })
-        })
-        .collect();
-    if rbac == Rbac::Full {
+    let is_whole = more.namespaces.is_whole();
+    let read_rules = read_rules(rbac, &more.namespaces);
+    let mut rules = match is_whole {
+        true => read_rules.clone(),
+        // Its UID identifies the cluster.
+        false => vec![json!({
+            "apiGroups": [""], "resources": ["namespaces"], "resourceNames": ["kube-system"],
+            "verbs": ["get"],
+        })],
+    };
+    if rbac == Rbac::Full && is_whole {
         rules.push(json!({
             "apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"],
             "verbs": ["create"],
@@ -190,21 +198,42 @@ pub(crate) fn reader(rbac: Rbac, more: &More) -> Vec<Value> {
     if more.imports != ImportMode::Off {
         made.extend(import_admission(more.imports, &labels));
     }
-    for namespace in &more.gateway_secrets {
-        let metadata = json!({ "name": SECRETS_READER, "namespace": namespace, "labels": labels });
+    let mut grant = |name: &str, namespace: &str, rules: Value| {
+        let metadata = json!({ "name": name, "namespace": namespace, "labels": labels });
         made.push(json!({
             "apiVersion": format!("{api}/v1"), "kind": "Role", "metadata": metadata,
-            "rules": [{
-                "apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list", "watch"],
-            }],
+            "rules": rules,
         }));
         made.push(json!({
             "apiVersion": format!("{api}/v1"), "kind": "RoleBinding", "metadata": metadata,
-            "roleRef": { "apiGroup": api, "kind": "Role", "name": SECRETS_READER },
+            "roleRef": { "apiGroup": api, "kind": "Role", "name": name },
             "subjects": subjects,
         }));
+    };
+    for namespace in &more.gateway_secrets {
+        let rule = json!({
+            "apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list", "watch"],
+        });
+        grant(SECRETS_READER, namespace, json!([rule]));
+    }
+    for namespace in more.namespaces.names() {
+        grant(NAMESPACE_READER, namespace, json!(read_rules));
     }
     made
+}
+
+/// Returns the rules for reading all kinds of a level.
+fn read_rules(rbac: Rbac, namespaces: &ReadNamespaces) -> Vec<Value> {
+    let groups =
+        ["", "discovery.k8s.io", GATEWAY_API, "multicluster.x-k8s.io", "networking.istio.io"];
+    let rule = |group: &str| {
+        let resources = rbac.resources(namespaces).filter(|(of, _)| *of == group);
+        let resources: Vec<&str> = resources.map(|(_, resource)| resource).collect();
+        (!resources.is_empty()).then(|| {
+            json!({ "apiGroups": [group], "resources": resources, "verbs": ["get", "list", "watch"] })
+        })
+    };
+    groups.into_iter().filter_map(rule).collect()
 }
 
 /// Returns the rules for writing the objects of exported services.
@@ -432,6 +461,42 @@ mod tests {
         assert_eq!(granted[4]["metadata"]["namespace"], "edge");
         assert_eq!(granted[4]["rules"][0]["verbs"], json!(["get", "list", "watch"]));
         assert_eq!(granted[5]["subjects"][0]["namespace"], "strait-reader");
+    }
+
+    #[test]
+    fn limited_reader_has_roles_in_its_namespaces_only() {
+        let namespaces = ReadNamespaces::of(["shop", "edge"]).expect("valid");
+        let more = More { namespaces, ..More::default() };
+        let made = reader(Rbac::Full, &more);
+        assert_eq!(
+            made[2]["rules"],
+            json!([{
+                "apiGroups": [""], "resources": ["namespaces"], "resourceNames": ["kube-system"],
+                "verbs": ["get"],
+            }])
+        );
+        let named: Vec<String> = made
+            .iter()
+            .map(|one| format!("{} {}", text(&one["kind"]), text(&one["metadata"]["namespace"])))
+            .collect();
+        let expected = [
+            "Namespace ",
+            "ServiceAccount strait-reader",
+            "ClusterRole ",
+            "ClusterRoleBinding ",
+            "Role edge",
+            "RoleBinding edge",
+            "Role shop",
+            "RoleBinding shop",
+        ];
+        assert_eq!(named, expected);
+        let rules = made[4]["rules"].to_string();
+        assert!(rules.contains("endpointslices") && rules.contains("pods"), "{rules}");
+        assert!(!rules.contains("nodes") && !rules.contains("namespaces"), "{rules}");
+    }
+
+    fn text(value: &Value) -> &str {
+        value.as_str().unwrap_or_default()
     }
 
     #[test]

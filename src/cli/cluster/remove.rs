@@ -3,12 +3,14 @@
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::add::namespaces;
 use super::api::{full_name, holds, is_relayed, path_of};
 use super::follow::{Goal, Wait};
 use super::manifests::{self, More, Rbac};
 use super::{ClusterChange, done, gateway, istio_service, webhook};
 use crate::cli::failure::{CommandResult, Exit};
-use strait_model::{ClusterId, ImportMode};
+use strait_model::{ClusterId, ImportMode, ReadNamespaces};
+use strait_sources::clusters::formats::READ_NAMESPACES_ANNOTATION;
 use strait_sources::clusters::secret::MODE_ANNOTATION;
 
 /// `strait cluster remove`.
@@ -101,6 +103,7 @@ pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
             roots: true,
             gateway_secrets: Vec::new(),
             imports: ImportMode::Full,
+            namespaces: limits(&secrets),
         };
         for manifest in manifests::reader(Rbac::Full, &everything).iter().rev() {
             remote.delete(&path_of(manifest)).await?;
@@ -122,4 +125,12 @@ pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
         true => args.wait.follow(&cluster, &Goal::Removed).await,
         false => Ok(Exit::Fine),
     }
+}
+
+/// Returns the namespaces to which the reader of a removed member was limited.
+fn limits(secrets: &[Value]) -> ReadNamespaces {
+    let annotation =
+        |secret: &Value| secret["metadata"]["annotations"][READ_NAMESPACES_ANNOTATION].clone();
+    let listed = secrets.iter().map(annotation).find_map(|text| namespaces(text.as_str()?).ok());
+    listed.unwrap_or_default()
 }

@@ -3,7 +3,7 @@
 
 use super::manifests::{More, Rbac};
 use crate::cli::output::{self, Cell, OutputStyle};
-use strait_model::ImportMode;
+use strait_model::{ImportMode, ReadNamespaces};
 
 /// A right, and the effect if it is missing.
 #[derive(Debug, Clone, Copy)]
@@ -15,18 +15,105 @@ pub(super) struct ReaderRight {
 
 const READ: &str = "get, list, watch";
 
+/// Describes the objects that a reader can read.
+pub(super) fn read_text(rbac: Rbac, namespaces: &ReadNamespaces) -> String {
+    let resources: Vec<&str> = rbac.resources(namespaces).map(|(_, name)| name).collect();
+    let place = match namespaces.names() {
+        [] => String::new(),
+        names => format!(" in {}", names.join(", ")),
+    };
+    format!("{}{place}", resources.join(", "))
+}
+
+/// Returns the lines of a plan that describe the rights of a reader.
+pub(super) fn plan_text(rbac: Rbac, more: &More) -> String {
+    let mut summary = format!(
+        "  namespace strait-reader, serviceaccount strait-reader\n  \
+         {}: get, list, watch {}; {}, {}\n",
+        match more.namespaces.is_whole() {
+            true => "clusterrole strait-reader",
+            false => "role strait-namespace-reader in each namespace",
+        },
+        read_text(rbac, &more.namespaces),
+        if more.gateway_secrets.is_empty() {
+            "no secrets"
+        } else {
+            "no secrets except those below"
+        },
+        match (more.roots, more.imports != ImportMode::Off) {
+            (false, false) => "no writes of objects",
+            (true, false) => "writes only the ConfigMaps below",
+            (_, true) => "writes only the objects below",
+        },
+    );
+    summary += match rbac {
+        _ if !more.namespaces.is_whole() => {
+            "  clusterrole strait-reader: get the namespace kube-system, whose UID identifies the cluster\n  \
+             ! without nodes and namespaces, localities come from its EndpointSlices only, and labels and annotations of its\n    \
+             namespaces have no effect: set --network if it is not in the default network\n"
+        }
+        Rbac::Core => {
+            "  ! without pods and nodes, the identities of its workloads are unknown: its endpoints can't be reached from other networks,\n    \
+             localities come from its EndpointSlices only, and its pods can't authenticate with tokens\n"
+        }
+        Rbac::Full => {
+            "  create tokenreviews, and get the keys that sign tokens:\n    \
+             to authenticate pods by their tokens\n"
+        }
+    };
+    if more.roots {
+        summary += "  create ConfigMaps; get, list, watch, update istio-ca-root-cert and strait-ca-root-cert:\n    \
+                 the root certificates for its workloads\n";
+    }
+    for namespace in &more.gateway_secrets {
+        summary += &format!(
+            "  role strait-gateway-secrets in {namespace}: get, list, watch its secrets, for the gateways there;\n    \
+             create subjectaccessreviews, to check whether a gateway's own account may list them\n"
+        );
+    }
+    if more.imports != ImportMode::Off {
+        let kinds = match more.imports {
+            ImportMode::Full => "serviceimports, services and endpointslices",
+            _ => "serviceimports and services",
+        };
+        summary += &format!(
+            "  create, patch, delete {kinds}; patch the statuses of exports and imports:\n    \
+             for exported services (--mcs-imports). The validatingadmissionpolicy strait-reader-imports limits this\n    \
+             to objects with the label strait.dev/clusterset. Without it, the token could redirect any plain-text traffic\n"
+        );
+    }
+    if more.self_renew {
+        summary += "  role strait-reader: create serviceaccounts/token, only for strait-reader: its next token\n";
+    }
+    if more.own_mesh {
+        summary += "  get the ConfigMaps strait and istio: its own trust domain\n";
+    }
+    if more.own_traffic {
+        summary += "  get, list, watch its traffic objects, which apply to its proxies if the policy file allows it (trafficFrom)\n";
+    }
+    summary += "  the features that need each right: strait cluster add --rights\n";
+    summary
+}
+
 /// Returns the rights of a reader of this level with these extras; with `inject`, also the right to
 /// read the webhook.
 pub(super) fn rights(rbac: Rbac, more: &More, inject: bool) -> Vec<ReaderRight> {
     let right = |verbs, objects, lost| ReaderRight { verbs, objects, lost };
-    let mut rights = vec![
-        right(READ, "services, endpointslices", "everything: the cluster can't be read"),
-        right(
+    let is_whole = more.namespaces.is_whole();
+    let mut rights =
+        vec![right(READ, "services, endpointslices", "everything: the cluster can't be read")];
+    rights.push(match is_whole {
+        true => right(
             READ,
             "namespaces",
             "the network from the namespace's label, and the namespaces that discoverySelectors select",
         ),
-    ];
+        false => right(
+            "get",
+            "namespaces kube-system",
+            "the check that a new credential or address leads to the same cluster",
+        ),
+    });
     if rbac == Rbac::Full {
         rights.extend([
             right(
@@ -34,7 +121,6 @@ pub(super) fn rights(rbac: Rbac, more: &More, inject: bool) -> Vec<ReaderRight> 
                 "pods",
                 "identities: its endpoints can't be reached from other networks, and its pods can't authenticate with tokens",
             ),
-            right(READ, "nodes", "localities of pods, and addresses of NodePort gateways"),
             right(
                 READ,
                 "gateways",
@@ -46,6 +132,11 @@ pub(super) fn rights(rbac: Rbac, more: &More, inject: bool) -> Vec<ReaderRight> 
                 "multi-cluster services (strait serve --mcs)",
             ),
             right(READ, "workloadentries", "machines that are defined by WorkloadEntries of the cluster"),
+        ]);
+    }
+    if rbac == Rbac::Full && is_whole {
+        rights.extend([
+            right(READ, "nodes", "localities of pods, and addresses of NodePort gateways"),
             right(
                 "create",
                 "tokenreviews",
@@ -191,10 +282,17 @@ mod tests {
             roots: true,
             gateway_secrets: vec!["edge".into()],
             imports: ImportMode::Full,
+            namespaces: ReadNamespaces::default(),
         };
-        for (rbac, more) in
-            [(Rbac::Core, More::default()), (Rbac::Full, More::default()), (Rbac::Full, all)]
-        {
+        let namespaces = ReadNamespaces::of(["shop", "edge"]).expect("valid");
+        let limited = More { namespaces, self_renew: true, ..More::default() };
+        for (rbac, more) in [
+            (Rbac::Core, More::default()),
+            (Rbac::Full, More::default()),
+            (Rbac::Full, all),
+            (Rbac::Core, limited.clone()),
+            (Rbac::Full, limited),
+        ] {
             let mut given: BTreeSet<(String, String)> = BTreeSet::new();
             for object in reader(rbac, &more) {
                 for rule in items(&object["rules"]) {
