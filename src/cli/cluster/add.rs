@@ -252,7 +252,11 @@ pub(super) async fn prepare<'a>(
         format!(", the config cluster\n{}", label.unwrap_or_default())
     } else {
         let known = if is_member { ", which is already a member" } else { "" };
-        format!("{known} (rbac level {})\n{}", args.rbac.as_str(), rights::plan_text(args.rbac, &args.more()))
+        format!(
+            "{known} (rbac level {})\n{}",
+            args.rbac.as_str(),
+            rights::plan_text(args.rbac, &args.more())
+        )
     };
     plan += &gateway.as_ref().map(GatewayPlan::plan_text).unwrap_or_default();
     plan +=
@@ -703,7 +707,9 @@ async fn check_rights(
     let mut paths: Vec<String> = Vec::new();
     for (group, resource) in rbac.resources(namespaces) {
         let (root, names) = (root(group), namespaces.names());
-        paths.extend(names.iter().map(|name| format!("{root}/namespaces/{name}/{resource}?limit=1")));
+        paths.extend(
+            names.iter().map(|name| format!("{root}/namespaces/{name}/{resource}?limit=1")),
+        );
         paths.extend(namespaces.is_whole().then(|| format!("{root}/{resource}?limit=1")));
     }
     for path in paths {

@@ -5,9 +5,7 @@
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
-use strait_model::{
-    GATEWAY_API, ISTIO_NETWORKING, ISTIO_TELEMETRY, ImportMode, ReadNamespaces,
-};
+use strait_model::{GATEWAY_API, ISTIO_NETWORKING, ISTIO_TELEMETRY, ImportMode, ReadNamespaces};
 
 /// Name of the reader's namespace, service account, role and binding.
 pub(super) const READER: &str = "strait-reader";
