@@ -39,6 +39,7 @@ mod istio_agent;
 mod kube;
 mod mode_rollout;
 mod moving;
+mod namespaces;
 mod netns;
 mod one_by_one;
 mod outages;
@@ -133,6 +134,7 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("consul_services_are_added_and_removed_and_survive_an_outage", Machine(consul::run)),
     ("real_api_server_injects_rejects_and_skips_pods", Machine(injection::run)),
     ("real_api_server_stores_the_roots_in_a_cluster_trust_bundle", Machine(trust_bundle::run)),
+    ("reader_with_roles_in_some_namespaces_reads_exactly_these", Machine(namespaces::run)),
     ("grpc_libraries_call_each_other_with_mtls_and_in_plain_text", Machine(grpc::run)),
     ("grpc_libraries_enforce_policies_like_the_evaluator", Machine(grpc_access::run)),
     ("hours_without_an_api_server_stop_no_pod", Machine(dark_hours::run)),
