@@ -44,10 +44,10 @@ use super::output::{
 };
 use super::{hold, proxy, rollout};
 use strait_admin_api::{
-    Cluster, ClusterRoots, ClusterState, HoldStatus, Mesh, Problem, Rollout, Source, SourceKind,
-    SourceState,
+    Cluster, ClusterRoots, ClusterState, HoldStatus, Mesh, Problem, Rollout, Source, SourceState,
 };
 use strait_base::codes::{self, Code};
+use strait_explain::{code_of_warning, is_withheld_by_fault};
 use strait_kube_client::Loopback;
 use strait_sources::clusters::kubeconfig;
 
@@ -108,10 +108,6 @@ const PROBLEMS: TableLayout<Value> = TableLayout {
         Column::wide("NEXT", |row, _| text(&row["next"]).into()),
     ],
 };
-
-/// Reasons to withhold endpoints from other networks that are by design, and not problems.
-const MEANT: [&Code; 4] =
-    [&codes::PLAIN_TEXT, &codes::HEADLESS_ELSEWHERE, &codes::NOT_SEEN, &codes::CLUSTER_LOCAL];
 
 /// Runs `strait check`. Exit code 2 means that there is a problem; notes alone do not count.
 pub(crate) async fn run(args: &CheckArgs) -> CommandResult {
@@ -396,7 +392,7 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
                 text(count),
                 code.title
             );
-            let line = if MEANT.contains(&code) { note } else { problem };
+            let line = if is_withheld_by_fault(code) { problem } else { note };
             found.push(line("networks", code, object.clone(), fact));
         }
     }
@@ -491,20 +487,13 @@ fn of_source(row: &Source) -> Vec<Value> {
         }
         _ => {}
     }
-    let usual = match row.kind {
-        SourceKind::Entries => &codes::ENTRY,
-        SourceKind::Consul => &codes::CONSUL_ODD,
-        SourceKind::Mcp => &codes::MCP_ODD,
-        _ => &codes::CONFIG_FILE,
-    };
     for warning in &row.warnings {
-        let code = codes::named(warning).unwrap_or(usual);
+        let (code, is_problem) = code_of_warning(&row.kind, warning);
         // Consequences of the lost contact have already been reported.
         if own == Some(code) {
             continue;
         }
-        let is_harmless = [&codes::SHADOWED, &codes::RIGHT_MISSING].contains(&code);
-        let line = if is_harmless { note } else { problem };
+        let line = if is_problem { problem } else { note };
         found.push(line("sources", code, object.clone(), warning.clone()));
     }
     found

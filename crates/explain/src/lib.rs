@@ -22,6 +22,7 @@ mod by_name;
 mod config;
 mod lines;
 mod peer_findings;
+mod problems;
 mod remote_pods;
 mod scope;
 mod standing;
@@ -39,6 +40,7 @@ pub use self::config::{
 };
 use self::lines::quoted;
 pub use self::lines::{ClusterLine, EndpointLine, Explanation, StepLine, WithheldGroup};
+pub use self::problems::{code_of_warning, is_problem, is_withheld_by_fault};
 pub use self::scope::{CalledHosts, ScopeSuggestion, suggest_scope};
 pub use self::standing::{ConfigReason, ConfigState, ObjectStanding};
 pub use self::trial::{ConfigTrials, ObjectVerdict, TriedMesh, dated};

@@ -9,51 +9,13 @@ use super::finding::{note, problem};
 use crate::cli::output::{listed, text};
 use crate::cli::proxy;
 use strait_admin_api::{ObjectState, ObjectStatus, Proxy, Source};
-use strait_base::codes::{self, Code};
+use strait_base::codes;
+use strait_explain::is_problem;
 
 /// Name of the category.
 pub(super) const CATEGORY: &str = "config";
 /// Maximum number of listed proxies per Envoy version.
 const NAMED_MAX: usize = 3;
-/// The codes of reasons that are problems: access is not restricted as it seems to be, a policy cannot have the effect that it
-/// states, an object with an error keeps its last valid version or loses a part, proxies answer requests with an error, or
-/// objects are withheld from proxies. Other reasons are notes: `strait check config` prints them with the state of each object.
-const PROBLEMS: [&Code; 28] = [
-    &codes::ACCESS_UNREADABLE,
-    &codes::ACCESS_PARTLY,
-    &codes::ACCESS_NO_EFFECT,
-    &codes::ACCESS_PLAIN_TEXT,
-    &codes::ACCESS_PROVIDER,
-    &codes::ACCESS_SHADOWED,
-    &codes::ACCESS_WITHOUT_CERTIFICATE,
-    &codes::ACCESS_PROVIDER_OF_REQUESTS,
-    &codes::ACCESS_NEVER_ALLOWS,
-    &codes::ACCESS_TRUST_DOMAIN,
-    &codes::ACCESS_HOST_PORT,
-    &codes::ACCESS_MATCHES_NOTHING,
-    &codes::ACCESS_PEER_MORE_OPEN,
-    &codes::TRAFFIC_TLS_UNCHECKED,
-    &codes::GATEWAY_CREDENTIAL,
-    &codes::ROUTE_REFUSED,
-    &codes::MATCH_REFUSED,
-    &codes::DESTINATION_INVALID,
-    &codes::DESTINATION_UNKNOWN,
-    &codes::DESTINATION_HIDDEN,
-    &codes::DESTINATION_PORT,
-    &codes::SUBSET_UNKNOWN,
-    &codes::GRANT_MISSING,
-    &codes::TRAFFIC_VALUE,
-    &codes::FOREIGN_BYTES,
-    &codes::ROUTES_SURPLUS,
-    &codes::ENVOY_FILTER_FIELD,
-    &codes::ENVOY_FILTER_VALUE,
-];
-/// Reasons that are problems if the object loses a part: TLS that cannot be configured leaves no
-/// connection.
-const LOSES_SECURITY: [&Code; 1] = [&codes::TRAFFIC_TLS];
-/// Reasons that only state that the last valid version stays active.
-const LAST_GOOD: [&Code; 2] = [&codes::ACCESS_LAST_GOOD, &codes::TRAFFIC_LAST_GOOD];
-
 /// Returns the findings about objects, except for findings that the warnings of the sources already
 /// contain.
 pub(super) fn of_objects(states: &[ObjectStatus], sources: &[Source]) -> Vec<Value> {
@@ -71,12 +33,7 @@ pub(super) fn of_objects(states: &[ObjectStatus], sources: &[Source]) -> Vec<Val
             if is_warned(&fact) {
                 continue;
             }
-            let is_refused = state.state == ObjectState::Refused && !LAST_GOOD.contains(&code);
-            let is_lost = state.state == ObjectState::Partly && LOSES_SECURITY.contains(&code);
-            let line = match is_refused || is_lost || PROBLEMS.contains(&code) {
-                true => problem,
-                false => note,
-            };
+            let line = if is_problem(&state.state, code) { problem } else { note };
             let fact = match reason.path.as_str() {
                 "" => fact,
                 path => format!("{path}: {fact}"),
