@@ -41,6 +41,7 @@ use strait_model::{RootBundle, WriterRole};
 use strait_relay::hub::RelayHub;
 use strait_sources::clusters::callers::{self, MemberCallers};
 use strait_sources::clusters::credentials::MemberCredentials;
+use strait_sources::clusters::events::LastingProblem;
 use strait_sources::clusters::published_profiles::{self, PublishedProfilesConfig};
 use strait_sources::clusters::renewal::{self, RenewalFailures};
 use strait_sources::clusters::status::ClusterStatus;
@@ -91,6 +92,8 @@ pub(super) struct ServerInputs {
     pub(super) mesh_data: watch::Receiver<ConfigMapData>,
     /// The member sources that cannot be read.
     pub(super) source_problems: watch::Receiver<Vec<String>>,
+    /// Publishes the problems that the task of the admin API finds.
+    pub(super) problems: watch::Sender<Arc<Vec<LastingProblem>>>,
     /// Becomes true during shutdown, once another control plane may write.
     pub(super) given_up: watch::Receiver<bool>,
 }
@@ -219,8 +222,10 @@ impl ServerInputs {
         tasks.spawn("pods of callers", follow_pods(core.context.clone(), Arc::clone(&callers)));
         let (writes, failures) = (role.clone(), renewal_failures);
         let statuses = &clusters.statuses;
+        let (problems, problems_seen) = watch::channel(Arc::default());
+        report_events(args, source, &role, statuses, problems_seen, tasks);
         publish_profiles(source, &writes, &files.members.value, &clusters, tasks);
-        write_to_config_cluster(args, source, writes, &objects, statuses, failures, tasks);
+        renew_tokens(source, writes, &objects, failures, tasks);
 
         let contact = config_cluster.contact;
         let stores = ObjectStores::of(
@@ -273,6 +278,7 @@ impl ServerInputs {
             mesh_data: mesh.data(),
             source_problems,
             source_statuses: source_statuses.clone(),
+            problems,
             given_up,
         };
         let (wanted_keys, keys_wanted) = watch::channel(Arc::default());
@@ -438,22 +444,33 @@ fn roots(
     seen
 }
 
-/// Starts the writers to the config cluster: Kubernetes events about members, and renewed tokens.
-fn write_to_config_cluster(
+/// Starts the task that writes Kubernetes events about members and problems.
+fn report_events(
     args: &ServeArgs,
+    source: &ConfigOrigin,
+    role: &watch::Receiver<WriterRole>,
+    statuses: &watch::Receiver<Arc<Vec<ClusterStatus>>>,
+    problems: watch::Receiver<Arc<Vec<LastingProblem>>>,
+    tasks: &Supervisor,
+) {
+    let Some(config_cluster) = source.config_cluster() else { return };
+    let (access, namespace) = (config_cluster.access, args.namespace.clone());
+    let (statuses, role) = (statuses.clone(), role.clone());
+    tasks.spawn_restarting("kubernetes events", Duration::from_secs(1), move || {
+        let (statuses, problems) = (statuses.clone(), problems.clone());
+        events::run(access.clone(), namespace.clone(), role.clone(), statuses, problems)
+    });
+}
+
+/// Starts the task that renews tokens in the config cluster.
+fn renew_tokens(
     source: &ConfigOrigin,
     role: watch::Receiver<WriterRole>,
     objects: &watch::Receiver<Option<Arc<Objects>>>,
-    statuses: &watch::Receiver<Arc<Vec<ClusterStatus>>>,
     failures: watch::Sender<Arc<RenewalFailures>>,
     tasks: &Supervisor,
 ) {
     let Some(config_cluster) = source.config_cluster() else { return };
-    let (access, namespace) = (config_cluster.access.clone(), args.namespace.clone());
-    let (statuses, writes) = (statuses.clone(), role.clone());
-    tasks.spawn_restarting("kubernetes events", Duration::from_secs(1), move || {
-        events::run(access.clone(), namespace.clone(), writes.clone(), statuses.clone())
-    });
     let (access, objects, loopback) = (config_cluster.access, objects.clone(), source.loopback());
     tasks.spawn_restarting("token renewal", Duration::from_secs(1), move || {
         let (access, role, objects) = (access.clone(), role.clone(), objects.clone());

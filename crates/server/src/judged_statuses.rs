@@ -36,7 +36,8 @@ pub(super) struct JudgedStatuses {
 }
 
 /// Inputs of the last computation.
-struct JudgedLast {
+#[derive(Debug)]
+pub(crate) struct JudgedLast {
     at: Instant,
     version: u64,
     definitions: u64,
@@ -46,7 +47,7 @@ struct JudgedLast {
 
 /// When to compute statuses next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum NextLook {
+pub(crate) enum NextLook {
     Now,
     At(Instant),
     /// No relevant input has changed.
@@ -54,7 +55,7 @@ enum NextLook {
 }
 
 impl JudgedLast {
-    fn of(context: &PushContext, reports: &Arc<ConfigReports>, at: Instant) -> Self {
+    pub(crate) fn of(context: &PushContext, reports: &Arc<ConfigReports>, at: Instant) -> Self {
         Self {
             at,
             version: context.version,
@@ -66,7 +67,7 @@ impl JudgedLast {
 
     /// Returns when to compute statuses again. Endpoints and pods don't affect the statuses of
     /// routes.
-    fn next(&self, now: &Self, of_istio: bool) -> NextLook {
+    pub(crate) fn next(&self, now: &Self, of_istio: bool) -> NextLook {
         let is_same = self.definitions == now.definitions
             && Arc::ptr_eq(&self.access, &now.access)
             && Arc::ptr_eq(&self.reports, &now.reports);

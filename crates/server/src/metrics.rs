@@ -33,6 +33,7 @@ use strait_mesh::push::PushContext;
 use strait_mesh::push::event_loop::LoopCounters;
 use strait_mesh::rollout::RolloutState;
 use strait_model::ClusterId;
+use strait_sources::clusters::events::LastingProblem;
 use strait_sources::clusters::status::{ClusterState, ClusterStatus};
 
 /// Inputs of the metrics.
@@ -65,6 +66,8 @@ pub struct Metrics {
     pub rollout: tokio::sync::watch::Receiver<Arc<RolloutState>>,
     /// Assigns proxies to configurations.
     pub heads: Arc<ConfigVariants>,
+    /// The problems that no other metric shows.
+    pub problems: tokio::sync::watch::Receiver<Arc<Vec<LastingProblem>>>,
 }
 
 /// Metric of the time from the receipt of a change to the response that sends it to a proxy.
@@ -115,6 +118,12 @@ impl Metrics {
             "ServiceEntries and WorkloadEntries with faults; the log names them.",
         )?
         .sample(&[], *self.faulty_objects.borrow())?;
+        let help = "Objects with a problem that strait check reports, by category and code.";
+        let mut family = Family::gauge(out, "strait_problems", help)?;
+        for problem in self.problems.borrow().iter() {
+            let (category, code) = (problem.category, problem.code.id);
+            family.sample(&[("category", category), ("code", code)], problem.count)?;
+        }
         self.streams(out)?;
         Family::gauge(out, "strait_context_version", "The current version of the mesh.")?
             .sample(&[], figures.version)?;
@@ -289,7 +298,7 @@ impl Metrics {
         let name = "strait_cluster_last_contact_timestamp_seconds";
         let mut family =
             Family::gauge(out, name, "Time of the last response of a cluster's API server.")?;
-        for cluster in clusters {
+        for cluster in &holders {
             if let Some(at) = cluster.last_contact.get().and_then(seconds) {
                 family.sample(&[("cluster", &cluster.id)], at)?;
             }
@@ -304,17 +313,17 @@ impl Metrics {
         }
         self.identities(out, &holders)?;
         let mut family = Family::gauge(out, "strait_cluster_objects", "Kubernetes objects held.")?;
-        for cluster in clusters {
+        for cluster in &holders {
             family.sample(&[("cluster", &cluster.id)], cluster.objects)?;
         }
         let mut family =
             Family::gauge(out, "strait_cluster_endpoints", "Endpoints held, ready or not.")?;
-        for cluster in clusters {
+        for cluster in &holders {
             family.sample(&[("cluster", &cluster.id)], cluster.endpoints)?;
         }
         let mut family =
             Family::counter(out, "strait_cluster_relists_total", "Full lists after the first.")?;
-        for cluster in clusters {
+        for cluster in &holders {
             family.sample(&[("cluster", &cluster.id)], cluster.relists)?;
         }
         let help = "Approximate memory use of a cluster's data; the policy limits it.";

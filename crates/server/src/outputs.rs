@@ -235,6 +235,7 @@ impl ServerOutputs {
             hold_sharing: inputs.hold_sharing.clone(),
             rollout: inputs.rollout.clone(),
             heads: Arc::clone(&core.heads),
+            problems: inputs.problems.subscribe(),
         };
         let sources = Arc::new(admin::Sources {
             context: core.context,
@@ -276,6 +277,10 @@ impl ServerOutputs {
             browsers: Arc::new(admin::BrowserAccess::new(ports.admin_hosts, session_key)),
             replicas,
             state_dir: ports.state_dir,
+        });
+        let (watched, problems) = (Arc::clone(&sources), inputs.problems);
+        tasks.spawn_restarting("problems", Duration::from_secs(1), move || {
+            admin::follow_problems(Arc::clone(&watched), problems.clone())
         });
         tasks.spawn("admin", admin::serve(ports.admin, of_replicas, sources));
         Self { streams, saved, drain }

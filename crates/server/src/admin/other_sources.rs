@@ -11,8 +11,12 @@ use strait_base::source_status::{SourceStatus, SourceStatusTable};
 
 /// Returns the sources of services and objects other than member clusters.
 pub(super) async fn other_sources(State(sources): SourcesState) -> AdminResult {
-    let rows: Vec<_> = sources.source_statuses.show().into_iter().map(row).collect();
-    Ok(pretty(StatusCode::OK, &rows))
+    Ok(pretty(StatusCode::OK, &rows(&sources.source_statuses)))
+}
+
+/// Returns the status of each source.
+pub(super) fn rows(table: &SourceStatusTable) -> Vec<api::Source> {
+    table.show().into_iter().map(row).collect()
 }
 
 /// Returns the status of each source without its numbers and warnings.

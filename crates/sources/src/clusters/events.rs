@@ -1,8 +1,11 @@
-//! The status of members as Kubernetes events in the config cluster, for operators who use kubectl.
+//! The status of members and other problems as Kubernetes events in the config cluster, for
+//! operators who use kubectl.
 //!
-//! Supplements `/debug/clusters`: one event about the Secret for each cluster and each state that
-//! it enters. A missing permission to write events has no other effect. Needs `create` and `patch`
-//! of events in the system namespace.
+//! Supplements `/debug/clusters` and `strait check`: one event about the Secret for each cluster and
+//! each state that it enters, and one about the namespace for each code of a problem. Problems of
+//! one code share an event, so that a thousand broken objects do not cause a thousand events. A
+//! missing permission to write events has no other effect. Needs `create` and `patch` of events in
+//! the system namespace.
 
 #[cfg(test)]
 mod tests;
@@ -20,6 +23,7 @@ use tracing::debug;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::status::{ClusterState, ClusterStatus};
+use strait_base::bounded::bounded;
 use strait_base::codes;
 use strait_kube_client::{Access, ApiClient, ApiError, Patch};
 use strait_model::WriterRole;
@@ -37,28 +41,59 @@ const COMPONENT: &str = "strait";
 /// A cluster ID and the Secret that names it; `None` for the config cluster.
 type EventKey = (Option<String>, String);
 
+/// The category and the code of a problem.
+type ProblemKey = (&'static str, &'static str);
+
 /// The subject of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Topic {
     State,
     Token,
+    Problem,
 }
 
-/// Writes events about the clusters while this process has the writer role. Ends when the sender of
-/// statuses is dropped.
+/// A problem that lasts, of one or several objects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LastingProblem {
+    /// The category in `strait check`.
+    pub category: &'static str,
+    /// The code.
+    pub code: &'static codes::Code,
+    /// Number of objects with the problem.
+    pub count: usize,
+    /// The first of these objects.
+    pub object: String,
+    /// The problem of the first object in words.
+    pub text: String,
+}
+
+/// Writes events about the clusters and the problems while this process has the writer role. Ends
+/// when a sender of these is dropped.
 pub async fn run(
     access: watch::Receiver<Access>,
     namespace: String,
-    role: watch::Receiver<WriterRole>,
+    mut role: watch::Receiver<WriterRole>,
     mut statuses: watch::Receiver<Arc<Vec<ClusterStatus>>>,
+    mut problems: watch::Receiver<Arc<Vec<LastingProblem>>>,
 ) {
     let mut history = EventHistory::default();
+    let mut wrote = false;
     loop {
+        let writes = *role.borrow_and_update() == WriterRole::Writes;
+        let takes_over = writes && !wrote;
+        wrote = writes;
+        if takes_over {
+            history = EventHistory::default();
+        }
         history.observe(&statuses.borrow_and_update().clone());
+        history.observe_problems(&problems.borrow_and_update().clone());
         let mut rest = PACE;
-        if *role.borrow() != WriterRole::Writes {
+        if !writes {
             // Another process writes, and reports it.
             history.pending.clear();
+        } else if takes_over {
+            // The previous writer may have ended before it reported them.
+            history.pending.retain(|_, news| news.warning);
         }
         while *role.borrow() == WriterRole::Writes
             && let Some((key, news)) = history.pending.pop_first()
@@ -85,8 +120,16 @@ pub async fn run(
             }
         }
         sleep(rest).await;
-        if history.pending.is_empty() && statuses.changed().await.is_err() {
-            return;
+        if history.pending.is_empty() {
+            let changed = tokio::select! {
+                changed = statuses.changed() => changed,
+                changed = problems.changed() => changed,
+                // Without another process, the role never changes.
+                Ok(()) = role.changed() => Ok(()),
+            };
+            if changed.is_err() {
+                return;
+            }
         }
     }
 }
@@ -109,6 +152,8 @@ struct EventHistory {
     last: BTreeMap<EventKey, Summary>,
     /// The expiry of each token that expires soon.
     ending: BTreeMap<EventKey, Timestamp>,
+    /// The reported problems, with the number of objects and the first object.
+    problems: BTreeMap<ProblemKey, (usize, String)>,
     /// The pending event of each cluster and topic.
     pending: BTreeMap<(EventKey, Topic), News>,
 }
@@ -192,6 +237,36 @@ impl EventHistory {
                 self.pending.insert((key.clone(), Topic::Token), news);
             }
             self.ending.insert(key, expires);
+        }
+    }
+
+    /// Queues an event for each code of a problem that is new, affects other objects, or has ended.
+    /// The states of members contain their problems.
+    fn observe_problems(&mut self, problems: &[LastingProblem]) {
+        let mut before = std::mem::take(&mut self.problems);
+        let mut queue = |(category, code): ProblemKey, reason, warning, message| {
+            let key = ((None, format!("{category} {code}")), Topic::Problem);
+            self.pending.insert(key, News { reason, warning, message });
+        };
+        for problem in problems.iter().filter(|problem| problem.category != "clusters") {
+            let LastingProblem { category, code, count, object, text } = problem;
+            let (key, affected) = ((*category, code.id), (*count, object.clone()));
+            if before.remove(&key).as_ref() != Some(&affected) {
+                let others = match count.saturating_sub(1) {
+                    0 => String::new(),
+                    1 => ", and 1 other object".to_owned(),
+                    others => format!(", and {others} other objects"),
+                };
+                let next = code.next_for(None);
+                let text = bounded(text);
+                let message = format!("{code}: {object}: {text}{others} ({next})");
+                queue(key, "problem", true, message);
+            }
+            self.problems.insert(key, affected);
+        }
+        for (key, (_, object)) in before {
+            let message = format!("{}: {object}: the problem no longer exists", key.1);
+            queue(key, "resolved", false, message);
         }
     }
 }

@@ -74,6 +74,33 @@ fn token_that_expires_soon_is_reported_once_and_so_is_its_successor() {
     assert_eq!(new_events(9_000, true).len(), 1);
 }
 
+fn problem(category: &'static str, count: usize, object: &str) -> LastingProblem {
+    let (object, text) = (object.to_owned(), "no YAML".to_owned());
+    LastingProblem { category, code: &codes::POLICY, count, object, text }
+}
+
+#[test]
+fn problem_is_reported_when_it_begins_affects_others_and_ends() {
+    let mut history = EventHistory::default();
+    let mut new_events = |problems: &[LastingProblem]| {
+        history.observe_problems(problems);
+        let news = std::mem::take(&mut history.pending).into_values();
+        news.map(|news| (news.reason, news.message)).collect::<Vec<_>>()
+    };
+    let next = codes::POLICY.next;
+    let reported = |text: &str| [("problem", format!("{text} ({next})"))];
+    let one = [problem("policy", 1, "policy")];
+    assert_eq!(new_events(&one), reported("STR0601: policy: no YAML"));
+    assert!(new_events(&one).is_empty());
+    let more = [problem("policy", 3, "policy")];
+    assert_eq!(new_events(&more), reported("STR0601: policy: no YAML, and 2 other objects"));
+    let both = [problem("clusters", 1, "cluster/west"), more[0].clone()];
+    assert!(new_events(&both).is_empty(), "the state of the member is reported");
+    let ended = "STR0601: policy: the problem no longer exists".to_owned();
+    assert_eq!(new_events(&[]), [("resolved", ended)]);
+    assert!(new_events(&[]).is_empty());
+}
+
 #[tokio::test]
 async fn events_reach_the_config_cluster_and_wait_while_it_is_unreachable() {
     let sim = SimCluster::start("config", Options::default()).await.expect("a cluster");
@@ -82,6 +109,7 @@ async fn events_reach_the_config_cluster_and_wait_while_it_is_unreachable() {
         watch::channel(loopback_access(&sim.url(), sim.certificate_authority(), sim.token()));
     let rejected = status("west", ClusterState::Rejected, Some(REFUSED));
     let (statuses, statuses_receiver) = watch::channel(Arc::new(vec![rejected]));
+    let (problems, problems_receiver) = watch::channel(Arc::default());
     let tasks = Supervisor::new();
     tasks.spawn(
         "events",
@@ -90,6 +118,7 @@ async fn events_reach_the_config_cluster_and_wait_while_it_is_unreachable() {
             "strait-system".into(),
             watch::channel(WriterRole::Writes).1,
             statuses_receiver,
+            problems_receiver,
         ),
     );
     let until = async |reason: &str| {
@@ -112,4 +141,10 @@ async fn events_reach_the_config_cluster_and_wait_while_it_is_unreachable() {
     assert_eq!(event["involvedObject"], about);
     statuses.send_replace(Arc::new(vec![status("west", ClusterState::Live, None)]));
     assert_eq!(until("Live").await["type"], "Normal");
+    problems.send_replace(Arc::new(vec![problem("policy", 1, "policy")]));
+    let event = until("Problem").await;
+    assert_eq!(event["type"], "Warning");
+    assert_eq!(event["involvedObject"]["kind"], "Namespace");
+    problems.send_replace(Arc::default());
+    assert_eq!(until("Resolved").await["type"], "Normal");
 }

@@ -1,0 +1,215 @@
+//! The problems that last, as `strait check` reports them, for the metric `strait_problems` and for
+//! Kubernetes events.
+//!
+//! Contains the problems that no state, counter or expiry of another metric shows. Recomputed at an
+//! interval, from the state that the responses of the admin API show.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+use super::proxy_view::withheld;
+use super::sources::Sources;
+use super::{other_sources, views};
+use crate::judged_statuses::{JudgedLast, NextLook};
+use strait_admin_api::{ObjectStatus, SourceKind, SourceState};
+use strait_ads::connections::ProxyStanding;
+use strait_base::codes::{self, Code};
+use strait_base::latest::publish_change;
+use strait_explain::{ConfigQuery, ConfigView, code_of_warning, is_problem, is_withheld_by_fault};
+use strait_sources::clusters::events::LastingProblem;
+use strait_sources::clusters::status::ClusterState;
+
+/// Minimum interval of the computations.
+const PACE: Duration = Duration::from_secs(5);
+/// The pause after a computation lasts at least this multiple of its duration.
+const SHARE: u32 = 20;
+
+/// Publishes the problems until the process ends.
+pub async fn follow(sources: Arc<Sources>, problems: watch::Sender<Arc<Vec<LastingProblem>>>) {
+    let mut objects = ObjectProblems::default();
+    loop {
+        sleep(PACE).await;
+        let began = Instant::now();
+        let (inputs, mut known) = (Arc::clone(&sources), std::mem::take(&mut objects));
+        // Runs aside, because many objects and endpoints take long.
+        let computed = tokio::task::spawn_blocking(move || {
+            known.update(&inputs);
+            (all(&inputs, &known), known)
+        });
+        if let Ok((all, known)) = computed.await {
+            objects = known;
+            publish_change(&problems, Arc::new(all));
+        }
+        sleep(began.elapsed() * SHARE).await;
+    }
+}
+
+/// Problems by category and code.
+#[derive(Debug, Clone, Default)]
+struct ProblemTable(BTreeMap<(&'static str, &'static str), LastingProblem>);
+
+impl ProblemTable {
+    fn add(&mut self, category: &'static str, code: &'static Code, object: &str, text: &str) {
+        let new = || LastingProblem {
+            category,
+            code,
+            count: 0,
+            object: object.to_owned(),
+            text: text.to_owned(),
+        };
+        self.0.entry((category, code.id)).or_insert_with(new).count += 1;
+    }
+}
+
+/// The problems of the configuration objects, from the last computation.
+#[derive(Debug, Default)]
+struct ObjectProblems {
+    last: Option<JudgedLast>,
+    found: ProblemTable,
+}
+
+impl ObjectProblems {
+    /// Computes the status of all objects if a relevant input has changed. Connected proxies do not
+    /// affect it.
+    fn update(&mut self, sources: &Sources) {
+        // Before readiness, a missing Service may belong to a cluster that has not synced.
+        if !sources.readiness.borrow().ready {
+            return;
+        }
+        let Some(context) = sources.context.borrow().clone() else { return };
+        let reports = Arc::clone(&sources.reports.borrow());
+        let now = JudgedLast::of(&context, &reports, Instant::now());
+        let next = self.last.as_ref().map_or(NextLook::Now, |last| last.next(&now, true));
+        if next != NextLook::Now {
+            return;
+        }
+        self.last = Some(now);
+        self.found = ProblemTable::default();
+        let context = reports.judged(&context);
+        let states = ConfigView::new(&context, &reports, &[]).states(&ConfigQuery::default());
+        for status in states.into_iter().map(ObjectStatus::from) {
+            let object = format!("{}/{}/{}", status.kind, status.namespace, status.name);
+            let mut counted = BTreeSet::new();
+            for reason in &status.reasons {
+                let code = codes::find(&reason.code);
+                let code = code.filter(|code| is_problem(&status.state, code));
+                if let Some(code) = code.filter(|code| counted.insert(code.id)) {
+                    self.found.add("config", code, &object, &reason.text);
+                }
+            }
+        }
+    }
+}
+
+/// Returns all problems, in a stable order.
+fn all(sources: &Sources, objects: &ObjectProblems) -> Vec<LastingProblem> {
+    let mut found = objects.found.clone();
+    let readiness = sources.readiness.borrow().clone();
+    if !readiness.ready {
+        let text = format!("waiting for {}", readiness.waiting_for.join(", "));
+        found.add("mesh", &codes::MESH_INCOMPLETE, "mesh", &text);
+    }
+    of_members(sources, &mut found);
+    of_networks(sources, &mut found);
+    for problem in sources.mesh_problems.borrow().iter() {
+        let code = codes::find(problem.code).unwrap_or(&codes::MESH_CONFIG);
+        found.add("mesh", code, "meshConfig", &problem.text);
+    }
+    if let Some(text) = &*sources.policy.problem.borrow() {
+        found.add("policy", &codes::POLICY, "policy", text);
+    }
+    if let Some(text) = &*sources.members.problem.borrow() {
+        found.add("policy", &codes::POLICY, "members", text);
+    }
+    for text in sources.source_problems.borrow().iter() {
+        let code = codes::named(text).unwrap_or(&codes::SOURCE_UNREADABLE);
+        found.add("policy", code, "members", text);
+    }
+    of_sources(sources, &mut found);
+    let streams = sources.connections.list();
+    for stream in streams.iter().filter(|stream| !stream.is_of_agent()) {
+        if let (ProxyStanding::Refuses, Some((kind, error))) =
+            (stream.standing(), stream.refusals().into_iter().next())
+        {
+            let text = format!("refused {}: {error}", kind.to_uppercase());
+            found.add("proxies", &codes::NACK, &format!("proxy/{}", stream.proxy().id), &text);
+        }
+    }
+    for problem in sources.stream_monitor.problems() {
+        found.add("proxies", problem.code, "proxies", &problem.text);
+    }
+    found.0.into_values().collect()
+}
+
+/// Adds the problems of members that their state does not show: refused kubeconfigs while the
+/// previous one is in use, and Secrets whose cluster ID is taken.
+fn of_members(sources: &Sources, found: &mut ProblemTable) {
+    let statuses = Arc::clone(&sources.clusters.borrow());
+    for status in statuses.iter() {
+        let usual = match status.state {
+            ClusterState::Conflict => &codes::ID_TAKEN,
+            _ if status.kubeconfig_refused => &codes::KUBECONFIG_UNREADABLE,
+            _ => continue,
+        };
+        let reason = status.reason.as_deref().unwrap_or_default();
+        let code = codes::named(reason).unwrap_or(usual);
+        found.add("clusters", code, &format!("cluster/{}", status.id), reason);
+    }
+}
+
+/// Adds withheld endpoints, and addresses that two clusters have.
+fn of_networks(sources: &Sources, found: &mut ProblemTable) {
+    for (cluster, counts) in withheld(sources) {
+        for (code, count) in counts {
+            let code = codes::find(code).filter(|code| is_withheld_by_fault(code));
+            if let Some(code) = code.filter(|code| *code != &codes::SAME_ADDRESS) {
+                let text = format!(
+                    "{count} endpoints are withheld from proxies of other networks: {}",
+                    code.title
+                );
+                found.add("networks", code, &format!("cluster/{cluster}"), &text);
+            }
+        }
+    }
+    let Some(context) = sources.context.borrow().clone() else { return };
+    for (cluster, shared) in views::same_addresses(&context) {
+        for same in shared.iter().filter(|same| same.holder != *cluster) {
+            let text = format!(
+                "{} pods have the same address as pods of cluster {} in the same network",
+                same.addresses, same.holder
+            );
+            found.add("networks", &codes::SAME_ADDRESS, &format!("cluster/{cluster}"), &text);
+        }
+    }
+}
+
+/// Adds the sources other than members that can't be read, and their warnings. The warnings of
+/// service entries are in the status of these objects.
+fn of_sources(sources: &Sources, found: &mut ProblemTable) {
+    for row in other_sources::rows(&sources.source_statuses) {
+        let object = format!("source/{}", row.name);
+        let own = row.code.as_deref().and_then(codes::find);
+        let reason = row.reason.as_deref().unwrap_or_default();
+        match (&row.state, own) {
+            (SourceState::Restored, None) => {}
+            (SourceState::Stale | SourceState::Timeout | SourceState::Restored, code) => {
+                let code = code.unwrap_or(&codes::UNREACHABLE);
+                found.add("sources", code, &object, reason);
+            }
+            _ => {}
+        }
+        if row.kind == SourceKind::Entries {
+            continue;
+        }
+        for warning in &row.warnings {
+            let (code, is_problem) = code_of_warning(&row.kind, warning);
+            if is_problem && own != Some(code) {
+                found.add("sources", code, &object, warning);
+            }
+        }
+    }
+}
