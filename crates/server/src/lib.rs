@@ -247,8 +247,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         None => None,
     };
     let inject = webhook.as_ref().map(|(_, local)| *local);
-    let replicas =
-        other_replicas(args, &source, config_client.clone(), identity.clone(), xds.port(), &tasks);
+    let replicas = other_replicas(args, &source, identity.clone(), xds.port(), &tasks);
     if let Some(state_dir) = &state_path {
         replica_state::take(&replicas.0, state_dir).await;
     }
@@ -350,15 +349,14 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
 fn other_replicas(
     args: &ServeArgs,
     source: &ConfigOrigin,
-    config_client: Option<ConfigClient>,
     identity: watch::Receiver<Arc<strait_identity::ServerIdentity>>,
     port: u16,
     tasks: &Supervisor,
 ) -> (Arc<OtherReplicas>, Arc<ReplicaAuthenticator>) {
-    let found = match (source, config_client) {
-        (ConfigOrigin::Cluster { in_pod: true, .. }, Some(client)) if args.peers.is_empty() => {
-            let own_pod = config::pod_name();
-            replicas::follow(client, args.namespace.clone(), own_pod, port, tasks)
+    let found = match source {
+        ConfigOrigin::Cluster { in_pod: true, access, .. } if args.peers.is_empty() => {
+            let (access, own_pod) = (access.clone(), config::pod_name());
+            replicas::follow(access, args.namespace.clone(), own_pod, port, tasks)
         }
         _ => replicas::listed(&args.peers),
     };

@@ -6,6 +6,8 @@
 //! port of proxies. Each request uses its own connection, has a time limit and a size limit.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
+use std::future::pending;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -15,16 +17,18 @@ use axum::http::{Method, Request, StatusCode, header};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
-use super::config_client::ConfigClient;
 use strait_base::codes;
 use strait_base::lock::lock;
 use strait_base::task::Supervisor;
 use strait_identity::ReplicaAuthenticator;
-use strait_kube_client::null_as_default;
+use strait_kube_client::{
+    Access, ApiClient, ApiError, InvalidField, ListSelection, NamespacedName, ObjectMetadata,
+    OwnedObject, ReadLimits, WatchEvent, null_as_default,
+};
 
 /// Maximum time to connect to a replica.
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
@@ -32,10 +36,8 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 const SILENT: Duration = Duration::from_secs(5);
 /// Maximum size of a replica's response in bytes.
 pub(super) const ANSWER_BYTES_MAX: usize = 64 << 20;
-/// Interval of reads of the EndpointSlices, and of counts of the replicas.
+/// Interval of counts of the replicas.
 pub(super) const LOOK: Duration = Duration::from_secs(5);
-/// Maximum duration of a read.
-const LOOK_LIMIT: Duration = Duration::from_secs(10);
 /// Name of Strait's own Service.
 const SERVICE: &str = "strait";
 /// Name of the Service's port for proxies.
@@ -330,47 +332,99 @@ pub(super) fn listed(addresses: &[String]) -> watch::Receiver<Arc<FoundPeers>> {
 
 /// Follows the EndpointSlices of Strait's own Service. `own_pod` is the pod of this process.
 pub(super) fn follow(
-    client: ConfigClient,
+    access: watch::Receiver<Access>,
     namespace: String,
     own_pod: Option<String>,
     port: u16,
     tasks: &Supervisor,
 ) -> watch::Receiver<Arc<FoundPeers>> {
     let (found, seen) = watch::channel(Arc::<FoundPeers>::default());
-    let found = Arc::new(found);
-    let path = format!(
-        "/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3D{SERVICE}"
-    );
-    tasks.spawn_restarting("replicas", LOOK, move || {
-        let (client, path, own_pod) = (client.clone(), path.clone(), own_pod.clone());
-        let found = Arc::clone(&found);
-        async move {
-            loop {
-                let next = match timeout(LOOK_LIMIT, read(&client, &path)).await {
-                    Ok(Ok(slices)) => {
-                        let peers = peers(&slices, own_pod.as_deref(), port);
-                        FoundPeers { peers, problem: None, is_known: true }
-                    }
-                    // The previous replicas probably still exist.
-                    failed => {
-                        client.reconnect();
-                        let problem = match failed {
-                            Ok(Err(error)) => error,
-                            _ => format!("no response within {} s", LOOK_LIMIT.as_secs()),
-                        };
-                        let peers = found.borrow().peers.clone();
-                        let text = format!(
-                            "the EndpointSlices of Service {SERVICE}, which list the replicas, can't be read: {problem}"
-                        );
-                        FoundPeers { peers, problem: Some(text), is_known: true }
-                    }
-                };
-                publish(&found, next);
-                sleep(LOOK).await;
+    let labels = format!("kubernetes.io/service-name={SERVICE}");
+    let selection = ListSelection {
+        namespace: Some(namespace),
+        labels: Some(labels),
+        ..ListSelection::all("discovery.k8s.io", "v1", "endpointslices")
+    };
+    let follower = PeerFollower { access, selection, own_pod, port, found };
+    tasks.spawn_restarting("replicas", LOOK, move || follower.clone().run());
+    seen
+}
+
+/// Watches the EndpointSlices of Strait's own Service.
+#[derive(Debug, Clone)]
+struct PeerFollower {
+    access: watch::Receiver<Access>,
+    selection: ListSelection,
+    own_pod: Option<String>,
+    port: u16,
+    found: watch::Sender<Arc<FoundPeers>>,
+}
+
+impl PeerFollower {
+    async fn run(mut self) {
+        loop {
+            let access = self.access.borrow_and_update().clone();
+            let mut renewed = self.access.clone();
+            let watched = async {
+                match ApiClient::new(&access) {
+                    Ok(client) => self.watch(&client).await,
+                    Err(error) => self.fail(&error),
+                }
+                // A new access is needed.
+                pending::<()>().await;
+            };
+            tokio::select! {
+                () = watched => {}
+                Ok(()) = renewed.changed() => {}
             }
         }
-    });
-    seen
+    }
+
+    async fn watch(&self, client: &ApiClient) {
+        let (events, mut received) = mpsc::channel::<WatchEvent<PeerSlice>>(1);
+        let apply = async {
+            // Complete once the first list has arrived.
+            let mut slices: Option<BTreeMap<NamespacedName, PeerSlice>> = None;
+            while let Some(event) = received.recv().await {
+                match event {
+                    WatchEvent::Restarted { objects, .. } => {
+                        let keyed = objects.into_iter().map(|slice| (slice.metadata.key(), slice));
+                        slices = Some(keyed.collect());
+                    }
+                    WatchEvent::Applied(slice) => {
+                        slices.get_or_insert_default().insert(slice.metadata.key(), slice);
+                    }
+                    WatchEvent::Deleted(key)
+                    | WatchEvent::Invalid(InvalidField { key: Some(key), .. }) => {
+                        slices.get_or_insert_default().remove(&key);
+                    }
+                    WatchEvent::Invalid(_) | WatchEvent::Answered => {}
+                    WatchEvent::Failed(ApiError::Gone(_) | ApiError::VersionAhead(_)) => continue,
+                    WatchEvent::Failed(error) => {
+                        self.fail(&error);
+                        continue;
+                    }
+                }
+                if let Some(slices) = &slices {
+                    let peers = peers(slices.values(), self.own_pod.as_deref(), self.port);
+                    publish(&self.found, FoundPeers { peers, problem: None, is_known: true });
+                }
+            }
+        };
+        tokio::select! {
+            () = client.watch(self.selection.clone(), ReadLimits::default(), &events) => {}
+            () = apply => {}
+        }
+    }
+
+    /// Reports that the slices cannot be read. The previous replicas probably still exist.
+    fn fail(&self, error: &dyn Display) {
+        let text = format!(
+            "the EndpointSlices of Service {SERVICE}, which list the replicas, can't be read: {error}"
+        );
+        let peers = self.found.borrow().peers.clone();
+        publish(&self.found, FoundPeers { peers, problem: Some(text), is_known: true });
+    }
 }
 
 fn publish(found: &watch::Sender<Arc<FoundPeers>>, next: FoundPeers) {
@@ -392,24 +446,20 @@ fn next_report(reported: &mut Option<String>, problem: Option<String>) -> Option
     (*reported != problem).then(|| reported.clone_from(&problem)).map(|()| problem)
 }
 
-async fn read(client: &ConfigClient, path: &str) -> Result<PeerSlices, String> {
-    let client = client.get().map_err(|error| error.to_string())?;
-    client.get(path).await.map_err(|error| error.to_string())
-}
-
-/// The decoded fields of a list of EndpointSlices.
-#[derive(Debug, Default, Deserialize)]
-struct PeerSlices {
-    #[serde(default, deserialize_with = "null_as_default")]
-    items: Vec<PeerSlice>,
-}
-
+/// The decoded fields of an EndpointSlice.
 #[derive(Debug, Deserialize)]
 struct PeerSlice {
+    metadata: ObjectMetadata,
     #[serde(default, deserialize_with = "null_as_default")]
     endpoints: Vec<PeerEndpoint>,
     #[serde(default, deserialize_with = "null_as_default")]
     ports: Vec<PeerPort>,
+}
+
+impl OwnedObject for PeerSlice {
+    fn metadata(&self) -> &ObjectMetadata {
+        &self.metadata
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -442,9 +492,13 @@ struct PeerPort {
 
 /// Returns the replicas that serve, also while they terminate, without this one. A replica with
 /// addresses of both families is returned once.
-fn peers(slices: &PeerSlices, own_pod: Option<&str>, default_port: u16) -> Vec<Peer> {
+fn peers<'a>(
+    slices: impl Iterator<Item = &'a PeerSlice>,
+    own_pod: Option<&str>,
+    default_port: u16,
+) -> Vec<Peer> {
     let mut peers: BTreeMap<String, Peer> = BTreeMap::new();
-    for slice in &slices.items {
+    for slice in slices {
         let named = slice.ports.iter().find(|port| port.name.as_deref() == Some(PORT));
         let port = named.and_then(|port| port.port).unwrap_or(default_port);
         for endpoint in &slice.endpoints {
@@ -470,6 +524,10 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use strait_kube_client::testing::loopback_access;
+    use strait_sim::{Options, SimCluster, objects};
+
+    const LIMIT: Duration = Duration::from_secs(30);
 
     fn endpoint(name: &str, address: &str, conditions: Value) -> Value {
         json!({
@@ -481,21 +539,21 @@ mod tests {
     #[test]
     fn replicas_are_the_other_serving_endpoints_of_the_service() {
         let ports = json!([{ "name": "https-inject", "port": 15017 }, { "name": "grpc-xds", "port": 15012 }]);
-        let slices = json!({ "items": [
-            { "addressType": "IPv4", "ports": ports, "endpoints": [
+        let slices = json!([
+            { "metadata": { "name": "strait-1" }, "addressType": "IPv4", "ports": ports, "endpoints": [
                 endpoint("strait-a", "10.0.0.1", json!({ "ready": true })),
                 endpoint("strait-b", "10.0.0.2", json!({ "ready": true, "serving": true })),
                 endpoint("strait-c", "10.0.0.3", json!({ "ready": false, "serving": true, "terminating": true })),
                 endpoint("strait-d", "10.0.0.4", json!({ "ready": false, "serving": false })),
                 endpoint("strait-e", "10.0.0.5", Value::Null),
             ]},
-            { "addressType": "IPv6", "ports": null, "endpoints": [
+            { "metadata": { "name": "strait-2" }, "addressType": "IPv6", "ports": null, "endpoints": [
                 endpoint("strait-b", "fd00::2", json!({ "ready": true })),
                 endpoint("strait-f", "fd00::6", json!({ "ready": true })),
             ]},
-        ]});
-        let slices: PeerSlices = serde_json::from_value(slices).expect("a list");
-        let found = peers(&slices, Some("strait-a"), 15000);
+        ]);
+        let slices: Vec<PeerSlice> = serde_json::from_value(slices).expect("a list");
+        let found = peers(slices.iter(), Some("strait-a"), 15000);
         let found: Vec<_> = found.iter().map(|peer| (peer.label(), &*peer.address)).collect();
         assert_eq!(
             found,
@@ -506,6 +564,49 @@ mod tests {
                 ("strait-f", "[fd00::6]:15000"),
             ]
         );
+    }
+
+    #[tokio::test]
+    async fn changes_of_the_endpoint_slices_arrive_and_failures_keep_the_replicas() {
+        const NAMESPACE: &str = "strait-system";
+        let sim = SimCluster::start("config", Options::default()).await.expect("a free port");
+        let apply = |addresses: &[&str]| {
+            let endpoints: Vec<_> =
+                addresses.iter().map(|one| objects::Endpoint::new(one)).collect();
+            let port = objects::Port { name: PORT, port: 15012, target: 15012 };
+            let slice =
+                objects::endpoint_slice(NAMESPACE, SERVICE, "strait-1", &[port], &endpoints);
+            sim.store().apply(slice).expect("applied");
+        };
+        apply(&["10.0.0.1"]);
+        // The slices of other Services are not selected.
+        let other = [objects::Endpoint::new("10.0.0.9")];
+        let other = objects::endpoint_slice(NAMESPACE, "web", "web-1", &[], &other);
+        sim.store().apply(other).expect("applied");
+        let access = loopback_access(&sim.url(), sim.certificate_authority(), sim.token());
+        let (_access, access) = watch::channel(access);
+        let tasks = Supervisor::new();
+        let mut found = follow(access, NAMESPACE.to_owned(), None, 15012, &tasks);
+        let mut until = async |addresses: &[&str], fails: bool| {
+            let expected: Vec<_> =
+                addresses.iter().map(|address| format!("{address}:15012")).collect();
+            let is_found = |found: &Arc<FoundPeers>| {
+                let is_same = found.peers.iter().map(|peer| &peer.address).eq(&expected);
+                is_same && found.problem.is_some() == fails
+            };
+            let seen = timeout(LIMIT, found.wait_for(is_found)).await;
+            drop(seen.unwrap_or_else(|_| panic!("{addresses:?}")).expect("it runs"));
+        };
+        until(&["10.0.0.1"], false).await;
+        apply(&["10.0.0.1", "10.0.0.2"]);
+        until(&["10.0.0.1", "10.0.0.2"], false).await;
+        sim.stop().await;
+        until(&["10.0.0.1", "10.0.0.2"], true).await;
+        apply(&["10.0.0.2"]);
+        sim.restart().await;
+        until(&["10.0.0.2"], false).await;
+        let requests = sim.requests(|one| one.verb == "watch").len();
+        assert!(requests > 0, "the slices are watched");
     }
 
     #[tokio::test]
@@ -524,7 +625,7 @@ mod tests {
         let mut name = crate::relays::replica_name("strait-a", count, interval, &tasks);
         let mut counted = async |count: usize| {
             let counted = name.wait_for(|replica| replica.count == count);
-            let counted = timeout(LOOK_LIMIT, counted).await.expect("in time").expect("it runs");
+            let counted = timeout(LIMIT, counted).await.expect("in time").expect("it runs");
             assert_eq!(counted.name, "strait-a");
         };
         for (names, count) in [(&[][..], 1), (&["b"], 2), (&["b", "c"], 3), (&["c"], 2)] {
