@@ -3,6 +3,7 @@
 //! The state comes from `/debug/clusters` only. A reason with a code that lasts for one second ends
 //! the wait, because the user can act on it. The control plane keeps retrying on its own.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::Args;
@@ -13,7 +14,9 @@ use super::done;
 use crate::cli::client::{AdminClient, Connect, ServerFlags};
 use crate::cli::failure::{CommandFailure, CommandResult, Exit};
 use crate::cli::output::{Sent, clean, text};
-use strait_admin_api::{Cluster, ClusterState, ProxyNumbers, Summary};
+use strait_admin_api::{
+    ChangeEvent, Cluster, ClusterState, ProxyNumbers, Replica, ReplicaState, Replicas, Summary,
+};
 use strait_base::codes;
 use strait_base::duration::HumanDuration;
 use strait_model::ClusterId;
@@ -23,8 +26,9 @@ const PACE: Duration = Duration::from_millis(500);
 /// Time that a reason must last before it ends the wait: the first attempt may have been too early.
 const STANDS: Duration = Duration::from_secs(1);
 
-/// Time after a change of a cluster in which its version reaches the streams of all proxies.
-const PUBLISHED: Duration = Duration::from_secs(2);
+/// Maximum time after a change of a member in which the change appears in the timeline. A change that
+/// affects no proxy does not appear.
+const PUBLISHED_MAX: Duration = Duration::from_secs(10);
 
 /// Flags of commands that change a member.
 #[derive(Debug, Clone, Args)]
@@ -56,6 +60,50 @@ pub(super) enum Goal {
     Removed,
 }
 
+/// The changes of each replica before a change of a member.
+#[derive(Debug, Default)]
+pub(super) struct ChangeMark {
+    /// The number of the last change, by the name of the replica.
+    last: BTreeMap<String, u64>,
+    /// Whether the goal was reached already, so that no change follows.
+    is_reached: bool,
+}
+
+impl ChangeMark {
+    /// Returns whether each replica has published the change of a member since, and all proxies have
+    /// responded to it. A replica that has started since publishes only the new state.
+    fn is_delivered(&self, id: &str, changes: &[(String, Vec<ChangeEvent>)]) -> bool {
+        let of_member = |change: &ChangeEvent| {
+            let mut causes = change.cause.iter().chain(&change.other_causes);
+            // The entry about the state of the member has the member as the cluster of its cause.
+            causes.any(|one| one.cluster.is_empty() && one.kind == "Cluster" && one.name == id)
+        };
+        let is_delivered = |(replica, changes): &(String, Vec<ChangeEvent>)| {
+            let Some(last) = self.last.get(replica) else { return true };
+            let mut of = changes.iter().filter(|one| one.seq > *last && of_member(one)).peekable();
+            of.peek().is_some() && of.all(|change| change.waiting == 0)
+        };
+        self.is_reached || !changes.is_empty() && changes.iter().all(is_delivered)
+    }
+}
+
+/// Returns the recent changes of each replica that answers.
+async fn changes_of_replicas(
+    client: &AdminClient,
+) -> Result<Vec<(String, Vec<ChangeEvent>)>, CommandFailure> {
+    let replicas: Replicas = client.get("/debug/replicas", &[]).await?.read()?;
+    let mut found = Vec::new();
+    for Replica { name, state, .. } in replicas.replicas {
+        // It may end at any time.
+        if state != ReplicaState::Missing
+            && let Ok(answer) = client.get("/debug/events", &[("replica", &name)]).await
+        {
+            found.push((name, answer.read()?));
+        }
+    }
+    Ok(found)
+}
+
 /// Progress towards a goal.
 #[derive(Debug, PartialEq, Eq)]
 enum FollowStep {
@@ -80,9 +128,28 @@ impl Wait {
         }
     }
 
-    /// Waits until the goal is reached and all proxies have acknowledged the change, so that none
-    /// sends requests to the cluster any more. After the timeout, reports the proxies that are left.
-    pub(super) async fn withdrawn(&self, id: &ClusterId, goal: &Goal) {
+    /// Records the current changes, for [`Self::withdrawn`] after a change of a member.
+    pub(super) async fn mark(&self, id: &ClusterId, goal: &Goal) -> ChangeMark {
+        let read = async {
+            let client = AdminClient::new(&self.connect()).await?;
+            let clusters = client.get("/debug/clusters", &[]).await?.rows()?;
+            let is_reached = step(&clusters, id.as_str(), goal) == FollowStep::Done;
+            let changes = changes_of_replicas(&client).await?.into_iter();
+            let last = |changes: Vec<ChangeEvent>| changes.last().map_or(0, |change| change.seq);
+            let last = changes.map(|(replica, changes)| (replica, last(changes))).collect();
+            Ok::<_, CommandFailure>(ChangeMark { last, is_reached })
+        };
+        match self.no_wait {
+            true => ChangeMark::default(),
+            // After the change, `withdrawn` reports why the control plane cannot be queried.
+            false => read.await.unwrap_or_default(),
+        }
+    }
+
+    /// Waits until the goal is reached and all proxies have acknowledged the change since `mark`, so
+    /// that none sends requests to the cluster any more. After the timeout, reports the proxies that
+    /// are left.
+    pub(super) async fn withdrawn(&self, id: &ClusterId, goal: &Goal, mark: &ChangeMark) {
         if self.no_wait {
             return;
         }
@@ -93,9 +160,10 @@ impl Wait {
                 let client = AdminClient::new(&self.connect()).await?;
                 let clusters = client.get("/debug/clusters", &[]).await?.rows()?;
                 let summary: Summary = client.get("/debug/summary", &[]).await?.read()?;
-                Ok::<_, CommandFailure>((clusters, summary.proxies))
+                let changes = changes_of_replicas(&client).await?;
+                Ok::<_, CommandFailure>((clusters, summary.proxies, changes))
             };
-            let (clusters, proxies) = match answers.await {
+            let (clusters, proxies, changes) = match answers.await {
                 Ok(answers) => answers,
                 Err(failure) => {
                     eprint_line!(
@@ -108,7 +176,10 @@ impl Wait {
             let is_reached = step(&clusters, id.as_str(), goal) == FollowStep::Done;
             reached = is_reached.then(|| reached.unwrap_or_else(Instant::now));
             let ProxyNumbers { waiting, refusing, .. } = proxies;
-            if waiting == 0 && reached.is_some_and(|at| at.elapsed() >= PUBLISHED) {
+            let is_over = |at: Instant| {
+                mark.is_delivered(id.as_str(), &changes) || at.elapsed() >= PUBLISHED_MAX
+            };
+            if waiting == 0 && reached.is_some_and(is_over) {
                 if refusing > 0 {
                     eprint_line!(
                         "! {refusing} proxies refuse their configuration and may still send requests to cluster {id}: strait proxy list"
@@ -304,6 +375,37 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use strait_admin_api::ChangeCause;
+
+    #[test]
+    fn change_of_a_member_is_delivered_once_all_replicas_and_proxies_have_it() {
+        let mark = ChangeMark {
+            last: [("a".to_owned(), 7), ("b".to_owned(), 3)].into(),
+            is_reached: false,
+        };
+        let change = |seq: u64, cluster: &str, waiting: u32| ChangeEvent {
+            seq,
+            waiting,
+            cause: Some(ChangeCause {
+                cluster: cluster.to_owned(),
+                kind: "Cluster".to_owned(),
+                name: "west".to_owned(),
+                namespace: String::new(),
+            }),
+            ..ChangeEvent::default()
+        };
+        let is_delivered = |of_a: Vec<ChangeEvent>, of_b: Vec<ChangeEvent>| {
+            let started_since = ("c".to_owned(), Vec::new());
+            let changes = [("a".to_owned(), of_a), ("b".to_owned(), of_b), started_since];
+            mark.is_delivered("west", &changes)
+        };
+        let (old, state) = (change(3, "", 0), change(8, "west", 0));
+        assert!(!is_delivered(vec![old.clone(), state], vec![change(4, "", 0)]));
+        assert!(!is_delivered(vec![change(8, "", 0)], vec![old]));
+        assert!(!is_delivered(vec![change(8, "", 1)], vec![change(4, "", 0)]));
+        assert!(is_delivered(vec![change(8, "", 0)], vec![change(4, "", 0)]));
+        assert!(ChangeMark { is_reached: true, ..mark }.is_delivered("west", &[]));
+    }
 
     #[test]
     fn progress_towards_each_goal_is_recognized() {

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::add::namespaces;
 use super::api::{full_name, holds, is_relayed, path_of};
-use super::follow::{Goal, Wait};
+use super::follow::{ChangeMark, Goal, Wait};
 use super::manifests::{self, More, Rbac};
 use super::{ClusterChange, done, gateway, istio_service, webhook};
 use crate::cli::failure::{CommandResult, Exit};
@@ -71,12 +71,17 @@ pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
     let cluster = ClusterId::from(id.as_str());
     // A drain would affect the other clusters of a Secret too.
     let drains = remote.is_some() && secrets.iter().all(alone);
+    let goal = if drains { Goal::Mode(Some("drain")) } else { Goal::Removed };
+    let mark = match remote {
+        Some(_) => args.wait.mark(&cluster, &goal).await,
+        None => ChangeMark::default(),
+    };
     if drains && !secrets.is_empty() {
         let drain = json!({ "metadata": { "annotations": { MODE_ANNOTATION: "drain" } } });
         for secret in &secrets {
             hub.merge(&path_of(secret), &drain).await?;
         }
-        args.wait.withdrawn(&cluster, &Goal::Mode(Some("drain"))).await;
+        args.wait.withdrawn(&cluster, &goal, &mark).await;
     }
     for secret in &secrets {
         let path = path_of(secret);
@@ -89,7 +94,7 @@ pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
     }
     if let Some(remote) = remote {
         if !drains {
-            args.wait.withdrawn(&cluster, &Goal::Removed).await;
+            args.wait.withdrawn(&cluster, &goal, &mark).await;
         }
         // Otherwise its API server would keep calling the webhook.
         for manifest in [webhook::named()].iter().chain(webhook::rights().iter().rev()) {
