@@ -1,8 +1,10 @@
 //! Client of the admin API: plain HTTP with a bearer token, one request at a time.
 
 use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::time::Duration;
 
 use bytes::Bytes;
 use clap::Args;
@@ -14,7 +16,9 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tokio::net::TcpStream;
 
+use super::cluster::api::HubKubeconfig;
 use super::failure::{CommandFailure, Exit};
 use super::output::{self, Sent, clean, items, root_cause};
 use super::port_forward;
@@ -26,6 +30,12 @@ use strait_kube_client::percent_encode;
 
 /// Maximum size of a response, in bytes. A configuration of 100,000 resources fits.
 const ANSWER_BYTES_MAX: usize = 1 << 30;
+/// Default URL of the control plane.
+const SERVER: &str = "http://127.0.0.1:15014";
+/// Time limit for a port-forward that no flag requested.
+const FORWARD_LIMIT: Duration = Duration::from_secs(10);
+/// Token of the service account in a pod.
+const POD_TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 /// Default path of the token of `strait serve`.
 const TOKEN_FILE: &str = "/var/lib/strait/admin-token";
 
@@ -36,6 +46,11 @@ const REASON: &str = "strait-missing-reason";
 /// Replicas that have been reported as missing.
 static REPORTED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
+/// Next step if the control plane cannot be reached.
+const AWAY_NEXT: &str = "set --server or STRAIT_SERVER to its admin address. If it runs in a cluster, use one of:\n\
+     strait COMMAND --kube-context CONTEXT\n\
+     kubectl -n strait-system exec deploy/strait -- strait COMMAND";
+
 /// Next step if the token is missing or not accepted.
 const TOKEN_NEXT: &str = "set --token-file or STRAIT_TOKEN_FILE to the token's file: admin-token in the state \
      directory of 'strait serve', or the file of its --admin-token-file. If it runs in a cluster, use one of:\n\
@@ -45,14 +60,10 @@ const TOKEN_NEXT: &str = "set --token-file or STRAIT_TOKEN_FILE to the token's f
 /// Flags for the address and token of the control plane.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ServerFlags {
-    /// URL of the control plane's admin API
-    #[arg(
-        long,
-        env = "STRAIT_SERVER",
-        value_name = "URL",
-        default_value = "http://127.0.0.1:15014"
-    )]
-    server: String,
+    /// URL of the control plane's admin API [default: http://127.0.0.1:15014, or if nothing listens
+    /// there, a port forwarded to the cluster of the kubeconfig's current context]
+    #[arg(long, env = "STRAIT_SERVER", value_name = "URL")]
+    server: Option<String>,
     /// Forward a port to the control plane in the cluster of this kubeconfig context instead of using
     /// --server, with a token of that cluster; STRAIT_NAMESPACE names its namespace
     #[arg(long, value_name = "CONTEXT")]
@@ -68,7 +79,8 @@ impl ServerFlags {
     /// # Errors
     /// If it is not `http://HOST:PORT`.
     pub(crate) fn url(&self) -> Result<String, CommandFailure> {
-        let server = self.server.trim_end_matches('/').to_owned();
+        let server = self.server.as_deref().unwrap_or(SERVER);
+        let server = server.trim_end_matches('/').to_owned();
         let plain = server.parse::<Uri>().is_ok_and(|uri| {
             uri.scheme_str() == Some("http") && uri.host().is_some() && uri.path() == "/"
         });
@@ -99,6 +111,21 @@ impl ServerFlags {
     pub(crate) fn forwards(&self) -> bool {
         self.kube_context.is_some()
     }
+
+    /// Returns the current context of the kubeconfig if no server is named and nothing listens at the
+    /// default address. In a pod, the control plane of the same pod is meant.
+    async fn implied_context(&self) -> Option<String> {
+        if self.server.is_some() || Path::new(POD_TOKEN).exists() {
+            return None;
+        }
+        let connecting = TcpStream::connect(SERVER.trim_start_matches("http://")).await;
+        match connecting {
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                HubKubeconfig::current_context()
+            }
+            _ => None,
+        }
+    }
 }
 
 /// Flags for a connection to the control plane.
@@ -112,28 +139,88 @@ pub(crate) struct Connect {
     /// Ask only this replica of the control plane [default: all replicas]
     #[arg(long, value_name = "NAME")]
     replica: Option<String>,
+    /// Whether the current context of the kubeconfig may be used.
+    #[arg(skip = true)]
+    follows_context: bool,
 }
 
 impl Connect {
     /// Returns a connection to a control plane that this process runs.
     pub(super) fn to(server: String, token_file: PathBuf) -> Self {
         Self {
-            at: ServerFlags { server, kube_context: None, token_file: Some(token_file) },
-            timeout: HumanDuration(std::time::Duration::from_secs(30)),
+            at: ServerFlags {
+                server: Some(server),
+                kube_context: None,
+                token_file: Some(token_file),
+            },
+            timeout: HumanDuration(Duration::from_secs(30)),
             replica: None,
+            follows_context: false,
         }
     }
 
-    /// Whether the command itself forwards a port.
-    pub(super) fn forwards(&self) -> bool {
-        self.at.forwards()
+    /// Whether the command itself may forward a port.
+    pub(super) fn may_forward(&self) -> bool {
+        self.at.forwards() || self.at.server.is_none()
     }
 
     /// Returns a connection with a timeout of 5 s, for commands that change clusters and query the
-    /// control plane only in addition.
+    /// control plane only in addition. Their config cluster may be that of another context.
     pub(crate) fn with_short_timeout(at: &ServerFlags) -> Self {
-        let timeout = HumanDuration(std::time::Duration::from_secs(5));
-        Self { at: at.clone(), timeout, replica: None }
+        let timeout = HumanDuration(Duration::from_secs(5));
+        Self { at: at.clone(), timeout, replica: None, follows_context: false }
+    }
+
+    /// Opens a port-forward to the control plane in the cluster of a context, and returns the URL and
+    /// the token.
+    async fn forward(
+        &self,
+        context: &str,
+        limit: HumanDuration,
+    ) -> Result<(String, Option<String>), CommandFailure> {
+        let token = self.at.token_file.as_ref().map(|_| self.at.token());
+        let token = token.transpose()?.flatten();
+        let opening = port_forward::open(context, token.is_none());
+        let opened = tokio::time::timeout(limit.0, opening).await;
+        let forward = opened.map_err(|_| {
+            let text = format!("the port-forward with context {context} took longer than {limit}");
+            CommandFailure::new(Exit::TimedOut, text)
+                .next(format!("set a longer --timeout, or: kubectl --context {context} version"))
+        })??;
+        Ok((forward.server.clone(), token.or_else(|| forward.token.clone())))
+    }
+
+    /// Returns the URL and the token of the flags.
+    fn direct(&self) -> Result<(String, Option<String>), CommandFailure> {
+        Ok((self.at.url()?, self.at.token()?))
+    }
+
+    /// Returns the URL of the control plane, and the token.
+    async fn place(&self) -> Result<(String, Option<String>), CommandFailure> {
+        if let Some(context) = &self.at.kube_context {
+            return self.forward(context, self.timeout).await;
+        }
+        let implied = match self.follows_context {
+            true => self.at.implied_context().await,
+            false => None,
+        };
+        let Some(context) = implied else { return self.direct() };
+        let is_open = port_forward::is_open();
+        let limit = HumanDuration(self.timeout.0.min(FORWARD_LIMIT));
+        let forwarded = self.forward(&context, limit).await.map_err(|failure| {
+            let text = format!(
+                "the control plane at {SERVER} can't be reached: nothing listens there, and a port can't be forwarded with the current context: {}; proxies keep their configuration",
+                failure.message()
+            );
+            CommandFailure::new(Exit::Unreachable, text).next(AWAY_NEXT)
+        })?;
+        if !is_open {
+            eprint_line!(
+                "Nothing listens at {SERVER}; using the control plane in the cluster of the current context, {}.",
+                clean(&context)
+            );
+        }
+        Ok(forwarded)
     }
 }
 
@@ -174,31 +261,15 @@ pub(crate) struct AdminClient {
 }
 
 impl AdminClient {
-    /// Creates a client and reads the token. Does not connect, except for `--kube-context`: that
-    /// opens a port-forward and requests a token.
+    /// Creates a client and reads the token. Does not connect, except for a port-forward: with
+    /// `--kube-context`, or with the current context if no server is named and nothing listens at
+    /// the default address.
     ///
     /// # Errors
     /// If the URL is not `http://HOST:PORT`, the named token file cannot be read, or the port cannot
     /// be forwarded.
     pub(crate) async fn new(connect: &Connect) -> Result<Self, CommandFailure> {
-        let (server, token) = match &connect.at.kube_context {
-            None => (connect.at.url()?, connect.at.token()?),
-            Some(context) => {
-                let token = connect.at.token_file.as_ref().map(|_| connect.at.token());
-                let token = token.transpose()?.flatten();
-                let opening = port_forward::open(context, token.is_none());
-                let opened = tokio::time::timeout(connect.timeout.0, opening).await;
-                let forward = opened.map_err(|_| {
-                    let limit = connect.timeout;
-                    let text =
-                        format!("the port-forward with context {context} took longer than {limit}");
-                    CommandFailure::new(Exit::TimedOut, text).next(format!(
-                        "set a longer --timeout, or: kubectl --context {context} version"
-                    ))
-                })??;
-                (forward.server.clone(), token.or_else(|| forward.token.clone()))
-            }
-        };
+        let (server, token) = connect.place().await?;
         let http = HttpClient::builder(TokioExecutor::new()).build_http();
         let (timeout, replica) = (connect.timeout, connect.replica.clone());
         Ok(Self { http, server, token, timeout, replica })
@@ -342,11 +413,7 @@ impl AdminClient {
             self.server,
             root_cause(error)
         );
-        CommandFailure::new(Exit::Unreachable, text).next(
-            "set --server or STRAIT_SERVER to its admin address. If it runs in a cluster, use one of:\n\
-             strait COMMAND --kube-context CONTEXT\n\
-             kubectl -n strait-system exec deploy/strait -- strait COMMAND",
-        )
+        CommandFailure::new(Exit::Unreachable, text).next(AWAY_NEXT)
     }
 
     fn refused(&self) -> CommandFailure {

@@ -48,6 +48,11 @@ pub(super) async fn open(
     OPEN.get_or_try_init(async || PortForward::open(context, needs_token).await).await
 }
 
+/// Returns whether this process forwards a port.
+pub(super) fn is_open() -> bool {
+    OPEN.initialized()
+}
+
 impl PortForward {
     async fn open(context: &str, needs_token: bool) -> Result<Self, CommandFailure> {
         let set = std::env::var("STRAIT_NAMESPACE").ok().filter(|name| !name.is_empty());

@@ -13,7 +13,7 @@ use tokio::process::Command;
 use super::bundle::{ServedBundle, serve_bundle};
 use super::client::{AdminClient, Connect};
 use super::failure::{CommandFailure, CommandResult, Exit};
-use super::output;
+use super::{output, port_forward};
 use strait_admin_api::LoginCode;
 use strait_base::signal::signalled;
 
@@ -36,9 +36,9 @@ pub(crate) struct UiArgs {
 }
 
 impl UiArgs {
-    /// Returns whether the command runs until it is terminated.
+    /// Returns whether the command may run until it is terminated.
     pub(crate) fn serves(&self) -> bool {
-        self.bundle.is_some() || self.connect.forwards()
+        self.bundle.is_some() || self.connect.may_forward()
     }
 }
 
@@ -46,7 +46,7 @@ impl UiArgs {
 pub(crate) async fn run(args: &UiArgs) -> CommandResult {
     let Some(file) = &args.bundle else {
         let shown = show(&args.connect, args.print).await?;
-        if args.connect.forwards() {
+        if port_forward::is_open() {
             eprint_line!("Forwarding the port until Ctrl-C.");
             signalled().await;
         }

@@ -1,5 +1,5 @@
-//! `strait --kube-context`: a port-forward through the API server of the config cluster, with a token
-//! of one of its service accounts.
+//! A port-forward through the API server of the config cluster, with a token of one of its service
+//! accounts: with `strait --kube-context`, and with the current context if no server is named.
 
 use std::process::Output;
 
@@ -71,6 +71,30 @@ async fn command_forwards_a_port_and_uses_a_token_of_the_config_cluster() {
     let hold = ["history", "pin", "--yes", "--kube-context", CONTEXT];
     let output = world.strait(&hold).await;
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    world.end().await;
+}
+
+#[tokio::test]
+async fn command_without_a_server_uses_the_current_context_and_reports_it() {
+    let world = World::start().await;
+    world.add_account("strait-admin");
+    let output = world.strait(&["proxy", "list"]).await;
+    let text_of = text(&output);
+    assert_eq!(output.status.code(), Some(0), "{text_of}");
+    let notes: Vec<_> =
+        text_of.lines().filter(|line| line.contains("the current context, config")).collect();
+    assert_eq!(notes.len(), 1, "{text_of}");
+    // A server that is named is used, even if nothing listens there.
+    let output = world.strait(&["proxy", "list", "--server", "http://127.0.0.1:1"]).await;
+    assert_eq!(output.status.code(), Some(69), "{}", text(&output));
+    // Without a control plane in the cluster, the exit code stays that of an unreachable one.
+    world.hub.store().delete("Pod", SYSTEM, POD).expect("it is there");
+    let output = world.strait(&["proxy", "list"]).await;
+    let text_of = text(&output);
+    assert_eq!(output.status.code(), Some(69), "{text_of}");
+    for part in ["http://127.0.0.1:15014", "no pod of the control plane", "--kube-context"] {
+        assert!(text_of.contains(part), "{part:?} is missing in: {text_of}");
+    }
     world.end().await;
 }
 

@@ -72,6 +72,12 @@ impl HubKubeconfig {
         Self { kubeconfig: None, context: Some(context.to_owned()) }
     }
 
+    /// Returns the current context of the usual kubeconfig, if it can be read.
+    pub(crate) fn current_context() -> Option<String> {
+        let usual = Self { kubeconfig: None, context: None };
+        usual.hub(SYSTEM_NAMESPACE.to_owned()).contexts().ok()?.current_context
+    }
+
     /// Returns the config cluster with the control plane in this namespace.
     pub(crate) fn hub(&self, namespace: String) -> Hub {
         Hub { kubeconfig: self.clone(), namespace }
