@@ -44,13 +44,18 @@ const IDENTITY: &str = "spiffe://cluster.local/ns/ns/sa/app";
 /// Returns the Envoy in `STRAIT_ENVOY`, or the newest Envoy that `tests/components/install`
 /// installed.
 pub(super) fn envoy() -> Option<PathBuf> {
-    found("STRAIT_ENVOY", "envoy-1.40")
+    found("STRAIT_ENVOY", "envoy-1.40/envoy")
+}
+
+/// Returns the promtool in `STRAIT_PROMTOOL`, or the one that `tests/components/install` installed.
+pub(super) fn promtool() -> Option<PathBuf> {
+    found("STRAIT_PROMTOOL", "promtool-1/promtool")
 }
 
 /// Returns the Envoy in `STRAIT_ENVOY_OLD`, or the oldest Envoy that `tests/components/install`
 /// installed.
 pub(super) fn old_envoy() -> Option<PathBuf> {
-    found("STRAIT_ENVOY_OLD", "envoy-1.36")
+    found("STRAIT_ENVOY_OLD", "envoy-1.36/envoy")
 }
 
 /// Returns the installed Envoys of both versions.
@@ -58,23 +63,22 @@ pub(super) fn envoys() -> impl Iterator<Item = PathBuf> {
     [envoy(), old_envoy()].into_iter().flatten()
 }
 
-/// Returns the Envoy that an environment variable names, or the one in a folder of the installed
-/// components.
-fn found(variable: &str, folder: &str) -> Option<PathBuf> {
+/// Returns the program that an environment variable names, or the one at a path in the folder of the
+/// installed components.
+fn found(variable: &str, path: &str) -> Option<PathBuf> {
     let set = |name| std::env::var_os(name).map(PathBuf::from);
     let cache = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")));
-    let installed = cache.map(|cache| cache.join("strait/components").join(folder).join("envoy"));
+    let installed = cache.map(|cache| cache.join("strait/components").join(path));
     let found = set(variable).or(installed).filter(|path| path.exists());
     if found.is_none() {
-        let line =
-            format!("SKIPPED {}: no {folder}, run tests/components/install\n", module_path!());
+        let line = format!("SKIPPED {}: no {path}, run tests/components/install\n", module_path!());
         std::io::stderr().write_all(line.as_bytes()).expect("stderr");
         if let Some(path) = std::env::var_os("STRAIT_SKIPS") {
             let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
             file.and_then(|mut file| file.write_all(line.as_bytes())).expect("a file");
         }
         let required = std::env::var_os("STRAIT_REAL").is_some_and(|value| value == "required");
-        assert!(!required, "real tests are required here, and there is no {folder}");
+        assert!(!required, "real tests are required here, and there is no {path}");
     }
     found
 }

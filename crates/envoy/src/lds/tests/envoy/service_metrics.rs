@@ -1,5 +1,7 @@
 //! Service metrics that real Envoys report, compared with counted requests.
 
+mod queries;
+
 use super::*;
 use crate::service_metrics::workload_names;
 use strait_mesh::push::FixedSettings;
@@ -185,6 +187,9 @@ async fn envoy_counts_requests_and_connections_by_the_labels_of_istio() {
         .map(|metric| sum(&text, metric, &with(&source, "tcp", "", "")));
     assert!(sent > 100 && received > 50, "{sent} {received}");
     assert!(!text.contains("forged"), "a label contains a value that a client chose");
+    if let Some(promtool) = promtool() {
+        queries::check(&promtool, &text);
+    }
 }
 
 #[test]
