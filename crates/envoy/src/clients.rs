@@ -2,7 +2,7 @@
 //!
 //! | client | receives |
 //! |---|---|
-//! | [`SidecarClient`] | resources for the requests of its workload, and for requests to its workload |
+//! | [`SidecarClient`] | resources for outbound and inbound requests of one workload |
 //! | [`IngressGateway`] | resources for the servers of the Gateways that select it |
 //! | [`EastWestGateway`] | one listener that forwards connections from other networks |
 //! | [`LibraryClient`] | resources by name, for a gRPC library instead of an Envoy |

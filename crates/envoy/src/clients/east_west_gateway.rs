@@ -38,16 +38,4 @@ impl<'a> ProxyGenerator<'a> for EastWestGateway {
     fn route(&self, _: &ClientInputs<'a>, name: &str) -> Arc<Resource> {
         Arc::new(rds::empty(name))
     }
-
-    fn route_outline(&self, _: &ClientInputs<'a>, _: &str) -> Option<Arc<Resource>> {
-        None
-    }
-
-    fn is_by_name(&self) -> bool {
-        false
-    }
-
-    fn by_name(&self, _: &ClientInputs<'a>, _: ResourceType, _: &str) -> Option<Arc<Resource>> {
-        None
-    }
 }

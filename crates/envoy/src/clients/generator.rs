@@ -23,19 +23,25 @@ pub(crate) trait ProxyGenerator<'a> {
 
     /// Returns the route configuration with this name without its virtual hosts, or `None` if that
     /// requires the whole route configuration.
-    fn route_outline(&self, inputs: &ClientInputs<'a>, name: &str) -> Option<Arc<Resource>>;
+    fn route_outline(&self, _inputs: &ClientInputs<'a>, _name: &str) -> Option<Arc<Resource>> {
+        None
+    }
 
-    /// Returns whether the client requests upstream clusters and listeners by name.
-    fn is_by_name(&self) -> bool;
+    /// Returns whether the client requests upstream clusters and listeners by name. Envoys do not.
+    fn is_by_name(&self) -> bool {
+        false
+    }
 
     /// Returns the upstream cluster or listener with this name, if the client requests them by
     /// name.
     fn by_name(
         &self,
-        inputs: &ClientInputs<'a>,
-        kind: ResourceType,
-        name: &str,
-    ) -> Option<Arc<Resource>>;
+        _inputs: &ClientInputs<'a>,
+        _kind: ResourceType,
+        _name: &str,
+    ) -> Option<Arc<Resource>> {
+        None
+    }
 }
 
 /// Returns the shared resources, and the proxy's own resources that have other names.

@@ -36,10 +36,6 @@ impl<'a> ProxyGenerator<'a> for LibraryClient {
         self.config(inputs).route(name).unwrap_or_else(|| Arc::new(rds::empty(name)))
     }
 
-    fn route_outline(&self, _: &ClientInputs<'a>, _: &str) -> Option<Arc<Resource>> {
-        None
-    }
-
     fn is_by_name(&self) -> bool {
         true
     }

@@ -87,16 +87,4 @@ impl<'a> ProxyGenerator<'a> for IngressGateway<'a> {
     fn route(&self, inputs: &ClientInputs<'a>, name: &str) -> Arc<Resource> {
         Arc::new(self.served_route(inputs, name).unwrap_or_else(|| rds::empty(name)))
     }
-
-    fn route_outline(&self, _: &ClientInputs<'a>, _: &str) -> Option<Arc<Resource>> {
-        None
-    }
-
-    fn is_by_name(&self) -> bool {
-        false
-    }
-
-    fn by_name(&self, _: &ClientInputs<'a>, _: ResourceType, _: &str) -> Option<Arc<Resource>> {
-        None
-    }
 }

@@ -10,7 +10,7 @@ use crate::lds;
 use strait_mesh::push::proxy::inbound_targets;
 use strait_xds::list::SharedList;
 use strait_xds::names::port_number;
-use strait_xds::resource::{All, Resource, ResourceType};
+use strait_xds::resource::{All, Resource};
 
 /// The proxy of one workload.
 pub(crate) struct SidecarClient;
@@ -55,13 +55,5 @@ impl<'a> ProxyGenerator<'a> for SidecarClient {
         let class = inputs.common().class(&inputs.view);
         let domain = own_domain(inputs.context, inputs.proxy);
         Some(Arc::new(inputs.common().route_outline(&class, domain, port)))
-    }
-
-    fn is_by_name(&self) -> bool {
-        false
-    }
-
-    fn by_name(&self, _: &ClientInputs<'a>, _: ResourceType, _: &str) -> Option<Arc<Resource>> {
-        None
     }
 }
