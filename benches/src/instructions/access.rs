@@ -73,11 +73,11 @@ pub(crate) fn edit_for_10_of_1000() -> Case {
     let first = index.apply(&settings(), &objects).expect("the first time");
     mesh.apply(MeshEvent::Access(first.policies, first.causes));
     let (mut before, _) = mesh.next_version().expect("a version with policies");
-    let interest = Arc::new(SubscriptionIndex::default());
+    let subscription_index = Arc::new(SubscriptionIndex::default());
     let mut subscriptions = Vec::new();
     for proxy in (0..SERVICES).flat_map(|at| (0..PODS).map(move |number| proxy_of(at, number))) {
         assert!(before.workload_of(&proxy).is_some(), "its pod is known");
-        let subscription = interest.subscribe(None);
+        let subscription = subscription_index.subscribe(None);
         subscription.watch_lists(Wildcards::ALL);
         let view = ViewKey::of(&proxy, NetworkId::default(), Role::Client);
         let whereabouts = before.whereabouts(&proxy);
@@ -96,8 +96,8 @@ pub(crate) fn edit_for_10_of_1000() -> Case {
             let change = index.apply(&settings(), &objects).expect("a change");
             mesh.apply(MeshEvent::Access(change.policies, change.causes));
             let (now, mut changes) = mesh.next_version().expect("a version");
-            changes.compute_impact([&before, &now], &interest, &cache);
-            assert_eq!(black_box(interest.mark(&changes)), PODS);
+            changes.compute_impact([&before, &now], &subscription_index, &cache);
+            assert_eq!(black_box(subscription_index.mark(&changes)), PODS);
             before = now;
         }
     };

@@ -73,7 +73,7 @@ pub(crate) fn deliver() -> Case {
             let _entered = runtime.enter();
             let delivery = Arc::new(Delivery::new(std::time::Instant::now()));
             server.versions.send_replace(Some(Arc::clone(context)));
-            let marked = server.interest.mark_followed(changes, Some(&delivery));
+            let marked = server.subscription_index.mark_followed(changes, Some(&delivery));
             assert_eq!(marked, STREAMS, "every stream is subscribed");
             server.run();
             for (client, acknowledgements) in server.clients.iter().zip(&mut acknowledgements) {
@@ -107,7 +107,7 @@ struct Server {
     mesh: strait_mesh::push::event_loop::MeshState,
     registry: strait_sources::registry::kube::offline::Offline,
     versions: watch::Sender<Option<Arc<PushContext>>>,
-    interest: Arc<SubscriptionIndex>,
+    subscription_index: Arc<SubscriptionIndex>,
     server: Arc<OfflineServer>,
     config: Arc<ClientConfig>,
     queue: Arc<Queue>,
@@ -119,11 +119,11 @@ impl Server {
     fn new() -> Self {
         let (mesh, mut registries, context) = mesh(1, SERVICES, 10);
         let (versions, watched) = watch::channel(Some(context));
-        let interest = Arc::<SubscriptionIndex>::default();
+        let subscription_index = Arc::<SubscriptionIndex>::default();
         let (identity, config) = identities();
         let server = OfflineServer::new(XdsConfig {
             context: watched,
-            interest: Arc::clone(&interest),
+            subscription_index: Arc::clone(&subscription_index),
             identity,
             trust_domain: watch::channel(Some(DOMAIN.into())).1,
             callers: Arc::new(Nobody),
@@ -146,7 +146,7 @@ impl Server {
             mesh,
             registry: registries.remove(0),
             versions,
-            interest,
+            subscription_index,
             server: Arc::new(server),
             config,
             queue: Arc::default(),

@@ -80,7 +80,7 @@ pub(crate) fn rule(hosts: Hosts, clients: Clients) -> Case {
         (0..SERVICES).map(|service| object(namespace, service, 0)).collect();
     mesh.apply(MeshEvent::Traffic(index.apply(&objects).expect("the first time")));
     let (mut before, _) = mesh.next_version().expect("a version with rules");
-    let (interest, cache) = (Arc::new(SubscriptionIndex::default()), Cache::default());
+    let (subscription_index, cache) = (Arc::new(SubscriptionIndex::default()), Cache::default());
     let mut streams: Vec<_> = (0..PROXIES)
         .map(|number| {
             let namespace = if number < SEEN_BY { namespace } else { "without-rules" };
@@ -99,7 +99,7 @@ pub(crate) fn rule(hosts: Hosts, clients: Clients) -> Case {
             }
             client.ask(&asked, &before, &cache);
             assert!(client.drain(&before, &cache) > 0, "its route");
-            let subscription = interest.subscribe(None);
+            let subscription = subscription_index.subscribe(None);
             subscription.watch_routes(&[route[0].as_str().into()], &[]);
             let stand = ProxyLocation {
                 proxy: Arc::new(proxy),
@@ -117,8 +117,8 @@ pub(crate) fn rule(hosts: Hosts, clients: Clients) -> Case {
             objects.insert(ObjectKey::of(&edited).expect("a key"), edited);
             mesh.apply(MeshEvent::Traffic(index.apply(&objects).expect("a change")));
             let (now, mut changes) = mesh.next_version().expect("a version");
-            changes.compute_impact([&before, &now], &interest, &cache);
-            assert_eq!(black_box(interest.mark(&changes)), SEEN_BY);
+            changes.compute_impact([&before, &now], &subscription_index, &cache);
+            assert_eq!(black_box(subscription_index.mark(&changes)), SEEN_BY);
             for (subscription, client) in &mut streams {
                 let dirty = subscription.take();
                 if !dirty.is_empty() {

@@ -406,12 +406,12 @@ const MARKS: usize = 100;
 
 /// Changes one service among a thousand. Some of many streams subscribe to this service.
 fn mark(streams: usize, interested: usize) -> Case {
-    let (interest, subscriptions) = watching(streams, interested);
+    let (subscription_index, subscriptions) = watching(streams, interested);
     let changes = marks();
     let run = move || {
         let _kept = &subscriptions;
         for change in &changes {
-            assert_eq!(black_box(interest.mark(change)), interested);
+            assert_eq!(black_box(subscription_index.mark(change)), interested);
         }
     };
     Case::new(MARKS * interested, run)
@@ -420,7 +420,7 @@ fn mark(streams: usize, interested: usize) -> Case {
 /// Repeats [`mark`] with the timeline: each woken stream stores a receipt, records that it has sent
 /// the change, and returns the receipt with the acknowledgement. The change is entered.
 fn timeline(streams: usize, interested: usize) -> Case {
-    let (interest, subscriptions) = watching(streams, interested);
+    let (subscription_index, subscriptions) = watching(streams, interested);
     let changes = marks();
     let (timeline, proxy) = (Timeline::default(), proxy());
     let stride = streams / interested;
@@ -438,7 +438,10 @@ fn timeline(streams: usize, interested: usize) -> Case {
     let run = move || {
         for (number, change) in changes.iter().enumerate() {
             let delivery = Arc::new(Delivery::new(Instant::now()));
-            assert_eq!(black_box(interest.mark_followed(change, Some(&delivery))), interested);
+            assert_eq!(
+                black_box(subscription_index.mark_followed(change, Some(&delivery))),
+                interested
+            );
             black_box(enter(&timeline, &delivery));
             let first = (number * MARKED_SERVICES / MARKS) % stride;
             for woken in subscriptions.iter().skip(first).step_by(stride) {
@@ -458,10 +461,10 @@ fn timeline(streams: usize, interested: usize) -> Case {
 /// Returns streams that subscribe to many services, with the same number of streams for each
 /// service.
 fn watching(streams: usize, interested: usize) -> (Arc<SubscriptionIndex>, Vec<Subscription>) {
-    let interest = Arc::new(SubscriptionIndex::default());
+    let subscription_index = Arc::new(SubscriptionIndex::default());
     let mut subscriptions = Vec::new();
     for stream in 0..streams {
-        let mut subscription = interest.subscribe(None);
+        let mut subscription = subscription_index.subscribe(None);
         let watched = MARKED_SERVICES * interested / streams;
         let mut names: Vec<Arc<str>> = (0..watched)
             .map(|place| hostname((stream + place * streams / watched) % MARKED_SERVICES))
@@ -471,7 +474,7 @@ fn watching(streams: usize, interested: usize) -> (Arc<SubscriptionIndex>, Vec<S
         subscription.watch(&names, |name| Some(name.into()));
         subscriptions.push(subscription);
     }
-    (interest, subscriptions)
+    (subscription_index, subscriptions)
 }
 
 fn marks() -> Vec<Changes> {

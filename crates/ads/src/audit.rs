@@ -56,11 +56,12 @@ fn audit(shared: &ServerShared, stream: &OpenStream) {
         codes::AUDIT_MISMATCH.title,
         described(&differences)
     );
-    let interest = head.as_ref().map_or(&shared.interest, |head| head.interest());
+    let subscription_index =
+        head.as_ref().map_or(&shared.subscription_index, |head| head.subscription_index());
     shared.cache_of(head.as_deref()).clear();
     let workload =
         ChangedItem::Workload(stream.proxy().cluster.clone(), stream.proxy().workload.clone());
-    interest.mark(&Changes::from_iter([workload]));
+    subscription_index.mark(&Changes::from_iter([workload]));
 }
 
 /// Returns the differences between the resources of a proxy and the expected ones.

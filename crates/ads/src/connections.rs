@@ -137,7 +137,7 @@ impl Connections {
             backlog: Mutex::default(),
         });
         self.streams.insert(number, Arc::clone(&connection));
-        self.tell();
+        self.notify();
         Some(ConnectionEntry { connections: Arc::clone(self), connection })
     }
 
@@ -164,7 +164,7 @@ impl Connections {
     }
 
     /// Notifies the receivers of [`Self::news`].
-    pub(super) fn tell(&self) {
+    pub(super) fn notify(&self) {
         self.news.send_modify(|number| *number += 1);
     }
 
@@ -433,7 +433,7 @@ impl ConnectionEntry {
     }
 
     /// Sets the changes that the stream has not handled yet, for its current configuration.
-    pub(super) fn is_served(&self, backlog: StreamBacklog) {
+    pub(super) fn set_backlog(&self, backlog: StreamBacklog) {
         *lock(&self.connection.backlog) = Some(backlog);
     }
 
@@ -452,7 +452,7 @@ impl Drop for ConnectionEntry {
             *count = count.saturating_sub(1);
         }
         self.connections.per_node.remove_if(&key, |_, count| *count == 0);
-        self.connections.tell();
+        self.connections.notify();
     }
 }
 

@@ -212,7 +212,7 @@ impl Failures {
     }
 
     /// Logs the failures since the last call, if any, in one line that begins with `what`.
-    pub(super) fn tell(&self, code: &Code, what: &str) {
+    pub(super) fn log_new(&self, code: &Code, what: &str) {
         if let Some((count, text)) = self.take() {
             warn!(code = code.id, count, "{what}: {text}");
         }

@@ -64,8 +64,8 @@ pub async fn serve(listener: TcpListener, config: XdsConfig, tasks: Supervisor) 
     let told = move || {
         let shared = Arc::clone(&failed);
         async move {
-            shared.failures.tell(&codes::PEER_CERTIFICATE, "TLS handshakes failed");
-            shared.refused_calls.tell(&codes::CALLER_UNKNOWN, "calls refused");
+            shared.failures.log_new(&codes::PEER_CERTIFICATE, "TLS handshakes failed");
+            shared.refused_calls.log_new(&codes::CALLER_UNKNOWN, "calls refused");
         }
     };
     tasks.spawn_restarting("handshake failures", FAILURES_PAUSE, told);

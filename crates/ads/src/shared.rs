@@ -47,7 +47,7 @@ pub struct XdsConfig {
     /// The current version of the mesh; `None` until the mesh is complete.
     pub context: watch::Receiver<Option<Arc<PushContext>>>,
     /// The subscriptions of streams to names.
-    pub interest: Arc<SubscriptionIndex>,
+    pub subscription_index: Arc<SubscriptionIndex>,
     /// The server's certificate and the trusted roots.
     pub identity: watch::Receiver<Arc<ServerIdentity>>,
     /// The trust domain for which certificates are issued.
@@ -87,7 +87,7 @@ pub struct XdsConfig {
 /// State that all connections share.
 pub(super) struct ServerShared {
     pub(super) context: watch::Receiver<Option<Arc<PushContext>>>,
-    pub(super) interest: Arc<SubscriptionIndex>,
+    pub(super) subscription_index: Arc<SubscriptionIndex>,
     pub(super) identity: watch::Receiver<Arc<ServerIdentity>>,
     pub(super) callers: Arc<dyn CallerRegistry>,
     pub(super) credentials: Arc<dyn CredentialRegistry>,
@@ -144,7 +144,7 @@ impl ServerShared {
     pub(super) fn new(config: XdsConfig) -> Self {
         Self {
             context: config.context,
-            interest: config.interest,
+            subscription_index: config.subscription_index,
             identity: config.identity,
             callers: config.callers,
             credentials: config.credentials,

@@ -159,12 +159,12 @@ impl AdmittedStream {
     /// Updates the stream's location in its subscription. The location depends only on changes that
     /// wake the stream in any location: its networks, its own workload, and the known facts about
     /// its machine or node.
-    fn stand(&self, context: &Arc<PushContext>, cache: &Cache) {
+    fn update_location(&self, context: &Arc<PushContext>, cache: &Cache) {
         let (network, whereabouts) = self.entry.connection().place();
-        let stand = ProxyLocation { proxy: Arc::clone(&self.proxy), network, whereabouts };
+        let location = ProxyLocation { proxy: Arc::clone(&self.proxy), network, whereabouts };
         let labels = context.known_labels(&self.proxy);
         self.subscription.set_location(
-            stand,
+            location,
             self.proxy_config(context, cache).view_class(),
             labels,
         );
@@ -288,7 +288,7 @@ impl Stream {
                 return Ok(true);
             }
             if self.admitted.is_none() {
-                self.is_late()?;
+                self.end_if_late()?;
             }
         }
         self.wakeups.wake_at(self.next_deadline());
@@ -304,7 +304,7 @@ impl Stream {
     }
 
     /// Ends a stream whose first request is late.
-    fn is_late(&self) -> Result<(), StreamEnd> {
+    fn end_if_late(&self) -> Result<(), StreamEnd> {
         if Instant::now() < self.opened + FIRST_REQUEST_LIMIT {
             return Ok(());
         }
@@ -429,7 +429,7 @@ impl Stream {
             if request.listed.is_empty() && budgets.defers() {
                 return Err(memory_short("try again"));
             }
-            let admitted = self.let_in(node)?;
+            let admitted = self.admit_proxy(node)?;
             if admitted.proxy.is_proxyless() {
                 lock(&self.session).answer_completely();
             }
@@ -470,7 +470,7 @@ impl Stream {
             return Err(StreamEnd::by("requests", Status::resource_exhausted(text)));
         }
         if waits_for_roots {
-            self.find_roots();
+            self.offer_roots_to_agent();
         }
         let Some(admitted) = &mut self.admitted else { return Ok(()) };
         // Done before the response is built, so that later changes mark this stream. A rejection
@@ -489,9 +489,9 @@ impl Stream {
         }
         match handled {
             Handled::Refusal => {
-                self.tell_refusal(kind);
+                self.report_rejection(kind);
                 if let Some(kind) = kind {
-                    self.note_refusal(kind, nonce);
+                    self.record_rejection(kind, nonce);
                 }
             }
             Handled::Answer => self.settle(),
@@ -501,7 +501,7 @@ impl Stream {
     }
 
     /// Passes the trust roots, which the agent has just requested, to the session.
-    fn find_roots(&mut self) {
+    fn offer_roots_to_agent(&mut self) {
         let mut identity = self.shared.identity.clone();
         let now = Arc::clone(&identity.borrow_and_update());
         if let Some(bundle) = now.root_bundle() {
@@ -523,7 +523,7 @@ impl Stream {
         true
     }
 
-    fn let_in(&self, node: &Node) -> Result<AdmittedStream, StreamEnd> {
+    fn admit_proxy(&self, node: &Node) -> Result<AdmittedStream, StreamEnd> {
         let refuse = |text: String| {
             self.shared.stats.refused.fetch_add(1, Ordering::Relaxed);
             // It may repeat metadata of the node.
@@ -555,7 +555,7 @@ impl Stream {
         let key = (proxy.cluster.clone(), proxy.workload.clone());
         // Subscribed before the context is read, so that no change is missed.
         let wake = self.wakeups.changes();
-        let subscription = self.shared.interest.subscribe_waking(Some(key), wake.clone());
+        let subscription = self.shared.subscription_index.subscribe_waking(Some(key), wake.clone());
         let context = self.context()?;
         let fits = match self.caller.token() {
             Some(token) => admission::fits_token(&proxy, token),
@@ -600,8 +600,8 @@ impl Stream {
         };
         stream.change_sides(&self.shared, &lock(&self.session));
         let context = context_of(&self.shared, stream.side.as_ref()).unwrap_or(context);
-        stream.stand(&context, cache_of(&self.shared, stream.side.as_ref()));
-        stream.shows_backlog();
+        stream.update_location(&context, cache_of(&self.shared, stream.side.as_ref()));
+        stream.publish_backlog();
         Ok(stream)
     }
 
@@ -633,7 +633,7 @@ impl Stream {
             admitted.account.set(charge).map_err(|why| uncharged(&why))?;
             admitted.entry.readmit(now);
             // Until now, the stream received the changes for its previous location.
-            admitted.stand(&context, cache_of(&self.shared, admitted.side.as_ref()));
+            admitted.update_location(&context, cache_of(&self.shared, admitted.side.as_ref()));
             self.follow_secrets();
         }
         let mut session = lock(&self.session);
@@ -641,7 +641,7 @@ impl Stream {
         if let Some(admitted) = &self.admitted {
             admitted.subscription.confirm_delivery();
             if has_moved {
-                admitted.shows_backlog();
+                admitted.publish_backlog();
             }
         }
         if session.is_due() {

@@ -34,7 +34,7 @@ pub struct ConfigVariant {
     /// outdated.
     pub number: u64,
     context: watch::Receiver<Option<Arc<PushContext>>>,
-    interest: Arc<SubscriptionIndex>,
+    subscription_index: Arc<SubscriptionIndex>,
     cache: Arc<Cache>,
     refusals: watch::Sender<BTreeMap<Arc<str>, Arc<str>>>,
 }
@@ -44,14 +44,15 @@ impl ConfigVariant {
     /// outputs.
     pub fn new(number: u64) -> (Arc<Self>, VariantOutputs) {
         let (versions, context) = watch::channel(None);
-        let (interest, cache) = (Arc::<SubscriptionIndex>::default(), Arc::<Cache>::default());
+        let (subscription_index, cache) =
+            (Arc::<SubscriptionIndex>::default(), Arc::<Cache>::default());
         let outputs = VariantOutputs {
             context: versions,
-            interest: Arc::clone(&interest),
+            subscription_index: Arc::clone(&subscription_index),
             change_impact: Arc::<Cache>::clone(&cache),
         };
         let refusals = watch::Sender::default();
-        (Arc::new(Self { number, context, interest, cache, refusals }), outputs)
+        (Arc::new(Self { number, context, subscription_index, cache, refusals }), outputs)
     }
 
     /// Returns the versions; `None` before the first one.
@@ -60,8 +61,8 @@ impl ConfigVariant {
     }
 
     /// Returns the subscriptions of the streams that use this configuration.
-    pub fn interest(&self) -> &Arc<SubscriptionIndex> {
-        &self.interest
+    pub fn subscription_index(&self) -> &Arc<SubscriptionIndex> {
+        &self.subscription_index
     }
 
     /// Returns the encoded resources of this configuration.

@@ -37,7 +37,7 @@ const SHARED_PACES: [Duration; 2] = [Duration::from_millis(100), Duration::from_
 pub(super) struct Core {
     pub(super) events: mpsc::Sender<MeshEvent>,
     pub(super) context: watch::Receiver<Option<Arc<PushContext>>>,
-    pub(super) interest: Arc<SubscriptionIndex>,
+    pub(super) subscription_index: Arc<SubscriptionIndex>,
     pub(super) cache: Arc<Cache>,
     /// Assigns proxies to the next configuration during a rollout.
     pub(super) heads: Arc<ConfigVariants>,
@@ -70,7 +70,7 @@ impl Core {
         let (shared_sender, shared) = watch::channel(Arc::default());
         let (shared_endpoints_sender, shared_endpoints) = watch::channel(Arc::default());
         let (figures, counters) = watch::channel(LoopCounters::none());
-        let interest = Arc::new(SubscriptionIndex::default());
+        let subscription_index = Arc::new(SubscriptionIndex::default());
         let cache = Arc::<Cache>::default();
         let retained = Arc::<RetainedConfigurations>::default();
         let mesh = MeshState::new(Arc::new(push::FixedSettings {
@@ -86,7 +86,7 @@ impl Core {
         let mesh = mesh.measuring(strait_envoy::rule_bytes);
         let outputs = event_loop::LoopOutputs {
             context,
-            interest: Arc::clone(&interest),
+            subscription_index: Arc::clone(&subscription_index),
             change_impact: Arc::<Cache>::clone(&cache),
             names,
             timeline: Arc::clone(&timeline),
@@ -97,7 +97,7 @@ impl Core {
         tasks.spawn("event loop", event_loop::run(mesh, events_taken, outputs, watchdog));
         Self {
             events,
-            interest,
+            subscription_index,
             cache,
             heads: Arc::default(),
             timeline,

@@ -662,7 +662,7 @@ mod tests {
         let source_statuses = SourceStatusTable::new(Duration::ZERO);
         let rollout = RolloutOutputs {
             heads: Arc::default(),
-            interest: Arc::default(),
+            subscription_index: Arc::default(),
             timeline: Arc::default(),
             state: watch::channel(Arc::default()).0,
         };

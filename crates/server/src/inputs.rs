@@ -338,7 +338,7 @@ impl ServerInputs {
         };
         let rollout = RolloutOutputs {
             heads: Arc::clone(&core.heads),
-            interest: Arc::clone(&core.interest),
+            subscription_index: Arc::clone(&core.subscription_index),
             timeline: Arc::clone(&core.timeline),
             state: rollout,
         };

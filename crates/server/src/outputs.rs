@@ -171,7 +171,7 @@ impl ServerOutputs {
         let cache = Arc::clone(&core.cache);
         let config = XdsConfig {
             context: core.context.clone(),
-            interest: core.interest,
+            subscription_index: core.subscription_index,
             identity: ports.identity.clone(),
             trust_domain: inputs.trust_domain,
             callers: inputs.callers.clone(),

@@ -62,7 +62,7 @@ pub(super) struct RolloutRun {
     /// The configuration of all other proxies.
     pub(super) settled: watch::Receiver<Option<Arc<PushContext>>>,
     /// Streams of all other proxies.
-    pub(super) interest: Arc<SubscriptionIndex>,
+    pub(super) subscription_index: Arc<SubscriptionIndex>,
     pub(super) timeline: Arc<Timeline>,
     /// The published state.
     pub(super) state: watch::Sender<Arc<RolloutState>>,
@@ -122,8 +122,8 @@ impl RolloutRun {
 
     /// Returns the locations of all connected proxies.
     fn locations(&self) -> Vec<Arc<ProxyLocation>> {
-        let locations =
-            [&self.interest, self.head.interest()].map(|interest| interest.locations(None));
+        let locations = [&self.subscription_index, self.head.subscription_index()]
+            .map(|subscription_index| subscription_index.locations(None));
         locations.into_iter().flatten().map(|(_, location)| location).collect()
     }
 
@@ -142,7 +142,7 @@ impl RolloutRun {
             return None;
         }
         let delivery = Arc::new(Delivery::new(begun));
-        let count = self.interest.mark_proxies(|proxy| cohort.contains(proxy), &delivery);
+        let count = self.subscription_index.mark_proxies(|proxy| cohort.contains(proxy), &delivery);
         let percent = cohort.percent;
         self.rollout.step = Some(step);
         self.rollout.cohort = cohort;

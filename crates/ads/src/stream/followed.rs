@@ -33,7 +33,7 @@ impl Stream {
     }
 
     /// Reports that the client has rejected a response, and why.
-    pub(super) fn tell_refusal(&mut self, kind: Option<ResourceType>) {
+    pub(super) fn report_rejection(&mut self, kind: Option<ResourceType>) {
         let Some(admitted) = &self.admitted else { return };
         let nack = kind.and_then(|kind| lock(&self.session).progress().remove(&kind)?.nack);
         let text = nack.map(|nack| nack.error).unwrap_or_default();
@@ -41,7 +41,7 @@ impl Stream {
         receipts.for_each(|receipt| receipt.refuse(&admitted.proxy, now, &text));
         let Some(kind) = kind else { return };
         self.shared.stats.nacked(kind);
-        self.shared.connections.tell();
+        self.shared.connections.notify();
         warn!(
             code = "STR0507",
             proxy = %admitted.proxy.id,

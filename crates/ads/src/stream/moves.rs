@@ -22,8 +22,9 @@ impl AdmittedStream {
             if is_same(self.side.as_ref(), head.as_ref()) {
                 return has_moved;
             }
-            let interest = head.as_ref().map_or(&shared.interest, |head| head.interest());
-            self.subscription = self.subscribe_to(interest, session);
+            let subscription_index =
+                head.as_ref().map_or(&shared.subscription_index, |head| head.subscription_index());
+            self.subscription = self.subscribe_to(subscription_index, session);
             self.side = head.map(|head| Side::of(head, session));
             has_moved = true;
             // Check again: a change of the assignment before the new subscription existed did not
@@ -33,14 +34,19 @@ impl AdmittedStream {
 
     /// Publishes the changes that the stream has not handled yet for its current configuration. Call
     /// it when the subscription is new and the changes that were taken before are in the session.
-    pub(super) fn shows_backlog(&self) {
-        self.entry.is_served(self.subscription.backlog());
+    pub(super) fn publish_backlog(&self) {
+        self.entry.set_backlog(self.subscription.backlog());
     }
 
     /// Subscribes to the session's names and lists at another configuration.
-    fn subscribe_to(&self, interest: &Arc<SubscriptionIndex>, session: &Session) -> Subscription {
+    fn subscribe_to(
+        &self,
+        subscription_index: &Arc<SubscriptionIndex>,
+        session: &Session,
+    ) -> Subscription {
         let workload = (self.proxy.cluster.clone(), self.proxy.workload.clone());
-        let mut subscription = interest.subscribe_waking(Some(workload), self.wake.clone());
+        let mut subscription =
+            subscription_index.subscribe_waking(Some(workload), self.wake.clone());
         let names =
             |all: &mut dyn Iterator<Item = &Arc<str>>| -> Vec<Arc<str>> { all.cloned().collect() };
         subscription.watch_lists(self.lists);
@@ -53,7 +59,7 @@ impl AdmittedStream {
 impl Stream {
     /// Records a rejection with the configuration that caused it, if it is not the configuration
     /// for all proxies.
-    pub(super) fn note_refusal(&self, kind: ResourceType, nonce: Option<u64>) {
+    pub(super) fn record_rejection(&self, kind: ResourceType, nonce: Option<u64>) {
         let Some(admitted) = &self.admitted else { return };
         let Some(side) = &admitted.side else { return };
         let is_of_it = nonce.is_some_and(|nonce| nonce > side.sent_before);

@@ -92,7 +92,7 @@ fn stream_with(
     let peer = trust.authenticate(pair.chain.certificates(), now).expect("our own");
     let shared = ServerShared::new(XdsConfig {
         context,
-        interest: Arc::default(),
+        subscription_index: Arc::default(),
         identity,
         trust_domain: watch::channel(Some("cluster.local".into())).1,
         callers: Arc::new(NobodyByToken),
@@ -173,7 +173,7 @@ async fn names_in_a_rejection_are_subscribed_to() {
         assert!(stream.take(&request.encode_to_vec()).is_ok());
         assert_eq!(sent(&mut stream), 1);
     }
-    let woken = stream.shared.interest.mark(&Changes::for_endpoints([host("b.ns")]));
+    let woken = stream.shared.subscription_index.mark(&Changes::for_endpoints([host("b.ns")]));
     assert_eq!(woken, 1);
 }
 
@@ -363,7 +363,7 @@ async fn change_during_the_pause_of_a_stream_is_taken_after_it() {
     stream.pace.sent(begun, cost, 1, 1);
     let paused_until = stream.pace.next();
     assert!(paused_until > begun);
-    stream.shared.interest.mark(&Changes::for_endpoints([host("a.ns")]));
+    stream.shared.subscription_index.mark(&Changes::for_endpoints([host("a.ns")]));
     let taken = poll_fn(|context| match stream.handle_event(context) {
         Ok(true) => Poll::Ready(()),
         Ok(false) => Poll::Pending,
@@ -385,7 +385,7 @@ async fn pod_that_appears_later_and_contradicts_its_stream_ends_the_stream() {
         mesh.apply(MeshEvent::Registry(shard("east", 1).update().pod(pod(address)).built()));
         let (context, changes) = mesh.next_version().expect("a version");
         versions.send_replace(Some(context));
-        assert_eq!(stream.shared.interest.mark(&changes), 1);
+        assert_eq!(stream.shared.subscription_index.mark(&changes), 1);
         let ended = code_of(stream.take_changes());
         assert_eq!(ended.map(|(_, code)| code).as_deref(), code);
     }
@@ -496,8 +496,8 @@ async fn proxy_has_followed_a_policy_once_it_has_accepted_its_listeners() {
     let mut publish = |event: MeshEvent| {
         mesh.apply(event);
         let (now, mut changes) = mesh.next_version().expect("a version");
-        shared.interest.begin_publishing();
-        changes.compute_impact([&before, &now], &shared.interest, &Cache::default());
+        shared.subscription_index.begin_publishing();
+        changes.compute_impact([&before, &now], &shared.subscription_index, &Cache::default());
         versions.send_replace(Some(Arc::clone(&now)));
         before = now;
         changes
@@ -505,7 +505,7 @@ async fn proxy_has_followed_a_policy_once_it_has_accepted_its_listeners() {
     for (path, refusal) in [("/a", ""), ("/b", "virtualInbound is not to my taste"), ("/c", "")] {
         let changes = publish(denying(&mut index, "ns", path));
         assert!(!followed(), "{path}: another version was acknowledged");
-        assert_eq!(shared.interest.mark(&changes), 1);
+        assert_eq!(shared.subscription_index.mark(&changes), 1);
         assert!(!followed(), "{path}: the stream has not run yet");
         assert!(stream.take_changes().is_ok());
         assert!(!followed(), "{path}: nothing was sent yet");
@@ -518,7 +518,7 @@ async fn proxy_has_followed_a_policy_once_it_has_accepted_its_listeners() {
     // The policy does not affect this proxy, so its stream is not woken.
     let changes = publish(denying(&mut index, "other", "/a"));
     assert!(!followed(), "that is not known yet");
-    assert_eq!(shared.interest.mark(&changes), 0);
+    assert_eq!(shared.subscription_index.mark(&changes), 0);
     assert!(followed());
 }
 

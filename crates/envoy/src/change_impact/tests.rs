@@ -1056,22 +1056,22 @@ fn history(seed: u64, limit: impl FnOnce(MeshState) -> MeshState, count: &mut Co
 
 /// The streams of all proxies, which report their location like real streams.
 struct Streams {
-    interest: Arc<SubscriptionIndex>,
+    subscription_index: Arc<SubscriptionIndex>,
     subscriptions: Vec<Subscription>,
 }
 
 impl Streams {
     fn new(context: &Arc<PushContext>) -> Self {
-        let interest = Arc::new(SubscriptionIndex::default());
+        let subscription_index = Arc::new(SubscriptionIndex::default());
         let enter = |location: &Arc<ProxyLocation>| {
             let proxy = &location.proxy;
             let key = (proxy.cluster.clone(), proxy.workload.clone());
-            let subscription = interest.subscribe(Some(key));
+            let subscription = subscription_index.subscribe(Some(key));
             subscription.watch_lists(Wildcards::ALL);
             subscription
         };
         let subscriptions = locations(context).iter().map(enter).collect();
-        let streams = Self { interest, subscriptions };
+        let streams = Self { subscription_index, subscriptions };
         let all = 0..streams.subscriptions.len();
         all.for_each(|at| streams.report_location(at, context));
         streams
@@ -1090,12 +1090,12 @@ impl Streams {
         let access_changes =
             changes.deps.iter().filter(|dep| matches!(dep, ChangedItem::Access(_))).cloned();
         let mut access_changes: Changes = access_changes.collect();
-        access_changes.compute_impact(versions, &self.interest, &Cache::default());
-        self.interest.mark(&access_changes);
+        access_changes.compute_impact(versions, &self.subscription_index, &Cache::default());
+        self.subscription_index.mark(&access_changes);
         let notified = self.subscriptions.iter().map(|one| !one.take().is_empty()).collect();
         let mut changes = changes.clone();
-        changes.compute_impact(versions, &self.interest, &Cache::default());
-        self.interest.mark(&changes);
+        changes.compute_impact(versions, &self.subscription_index, &Cache::default());
+        self.subscription_index.mark(&changes);
         for (at, subscription) in self.subscriptions.iter().enumerate() {
             if subscription.take().everything {
                 self.report_location(at, versions[1]);

@@ -17,7 +17,7 @@ impl Changes {
     pub fn compute_impact(
         &mut self,
         versions: [&Arc<PushContext>; 2],
-        interest: &SubscriptionIndex,
+        subscription_index: &SubscriptionIndex,
         change_impact: &dyn ChangeImpact,
     ) {
         if !is_worth_computing(versions.map(|context| &**context), &self.services()) {
@@ -27,23 +27,23 @@ impl Changes {
             return;
         }
         if self.affects_services() {
-            self.compute_service_impact(versions, interest, change_impact);
+            self.compute_service_impact(versions, subscription_index, change_impact);
         }
         if self.affects_access() {
-            self.compute_access_impact(versions.map(|context| &**context), interest);
+            self.compute_access_impact(versions.map(|context| &**context), subscription_index);
         }
     }
 
     fn compute_service_impact(
         &mut self,
         versions: [&Arc<PushContext>; 2],
-        interest: &SubscriptionIndex,
+        subscription_index: &SubscriptionIndex,
         change_impact: &dyn ChangeImpact,
     ) {
         let [before, now] = versions;
         let hosts = related_hosts([before, now], &self.services());
         self.reach = self.affects_only_hosts().then(|| reach([before, now], &hosts)).flatten();
-        let locations = interest.locations(self.reach.as_ref());
+        let locations = subscription_index.locations(self.reach.as_ref());
         let places: Vec<_> = locations.iter().map(|(_, location)| Arc::clone(location)).collect();
         let mut seen = change_impact.seen(before, now, &hosts, &places);
         if self.may_move() {
@@ -62,11 +62,12 @@ impl Changes {
     fn compute_access_impact(
         &mut self,
         [before, now]: [&PushContext; 2],
-        interest: &SubscriptionIndex,
+        subscription_index: &SubscriptionIndex,
     ) {
         let concerned = now.access.concerned(&before.access);
         let same = |(_, location): &(u32, Arc<ProxyLocation>)| same_access([before, now], location);
-        self.same_access = interest.locations_of(&concerned).into_iter().filter(same).collect();
+        self.same_access =
+            subscription_index.locations_of(&concerned).into_iter().filter(same).collect();
         self.concerned = Some(concerned);
     }
 }

@@ -106,7 +106,7 @@ pub struct LoopOutputs {
     /// The current version; `None` until the mesh is complete.
     pub context: watch::Sender<Option<Arc<PushContext>>>,
     /// The streams to notify.
-    pub interest: Arc<SubscriptionIndex>,
+    pub subscription_index: Arc<SubscriptionIndex>,
     /// Computes which proxies a change affects.
     pub change_impact: Arc<dyn ChangeImpact>,
     /// Gateway names that DNS must resolve.

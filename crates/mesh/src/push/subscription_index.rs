@@ -122,7 +122,7 @@ struct OwedReceipts {
 /// The subscription of one stream; dropping it removes the stream.
 #[derive(Debug)]
 pub struct Subscription {
-    interest: Arc<SubscriptionIndex>,
+    subscription_index: Arc<SubscriptionIndex>,
     stream: u32,
     pending: Arc<PendingChanges>,
     /// The numbers of the names that it watches.
@@ -159,7 +159,7 @@ impl SubscriptionIndex {
         }
         drop(table);
         Subscription {
-            interest: Arc::clone(self),
+            subscription_index: Arc::clone(self),
             stream,
             pending,
             names: SortedNumbers::default(),
@@ -342,7 +342,7 @@ impl Subscription {
         view: ViewKey,
         labels: Option<&Labels>,
     ) -> bool {
-        let mut table = lock(&self.interest.table);
+        let mut table = lock(&self.subscription_index.table);
         table.by_workload.place(self.stream, location.proxy.namespace(), labels);
         let is_new = table.set_view(self.stream, Some(view));
         let Some(listener) = table.streams.get_mut(self.stream) else { return is_new };
@@ -356,7 +356,7 @@ impl Subscription {
     /// Sets the types to which the stream has a wildcard subscription. Call this before reading the
     /// context for a response, as with names.
     pub fn watch_lists(&self, lists: Wildcards) {
-        if let Some(listener) = lock(&self.interest.table).streams.get_mut(self.stream) {
+        if let Some(listener) = lock(&self.subscription_index.table).streams.get_mut(self.stream) {
             listener.lists = lists;
         }
     }
@@ -366,7 +366,7 @@ impl Subscription {
         if new.is_empty() && dropped.is_empty() {
             return;
         }
-        let mut table = lock(&self.interest.table);
+        let mut table = lock(&self.subscription_index.table);
         let Some(listener) = table.streams.get_mut(self.stream) else { return };
         listener.routes.retain(|name| !dropped.contains(name));
         listener.routes.extend(new.iter().cloned());
@@ -380,7 +380,7 @@ impl Subscription {
         if names.is_empty() {
             return;
         }
-        let mut table = lock(&self.interest.table);
+        let mut table = lock(&self.subscription_index.table);
         let numbers = names.iter();
         let numbers = numbers.filter_map(|name| table.watch(name, &hostname_of, self.stream));
         let mut numbers: Vec<u32> = numbers.collect();
@@ -396,7 +396,7 @@ impl Subscription {
         if names.is_empty() {
             return;
         }
-        let mut table = lock(&self.interest.table);
+        let mut table = lock(&self.subscription_index.table);
         let numbers = names.iter().filter_map(|name| table.by_name.get(name).copied());
         let mut numbers: Vec<u32> = numbers.collect();
         for number in &numbers {
@@ -426,7 +426,7 @@ impl Subscription {
     /// [`Self::confirm_delivery`] when the changes have been passed on.
     pub fn take(&self) -> Dirty {
         // Lock the table first, as everywhere; so the numbers cannot be reused meanwhile.
-        let table = lock(&self.interest.table);
+        let table = lock(&self.subscription_index.table);
         let unread = {
             let mut dirty = lock(&self.pending.dirty);
             // A receipt for a later change is taken with that change.
@@ -450,7 +450,7 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        let mut table = lock(&self.interest.table);
+        let mut table = lock(&self.subscription_index.table);
         table.set_view(self.stream, None);
         table.by_workload.leave(self.stream);
         table.streams.leave(self.stream);

@@ -42,7 +42,7 @@ pub(super) fn unaffected_views(
     before: &PushContext,
     now: &PushContext,
     changes: &Changes,
-    interest: &SubscriptionIndex,
+    subscription_index: &SubscriptionIndex,
 ) -> BTreeMap<Hostname, Vec<Arc<ViewKey>>> {
     if changes.is_everything() {
         return BTreeMap::new();
@@ -86,7 +86,7 @@ pub(super) fn unaffected_views(
             })
         };
         let mut decided_views = BTreeMap::new();
-        let mut views = interest.view_classes(host, WORTH_A_LOOK);
+        let mut views = subscription_index.view_classes(host, WORTH_A_LOOK);
         views.retain(|view| {
             let pair = || [view.projected(before, old), view.projected(now, new)];
             // In its own network, the change is nearly always visible.

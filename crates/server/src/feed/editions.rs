@@ -112,7 +112,7 @@ impl FeedOverrides {
         self.running.remove(&cluster);
         if let Some(head) = self.heads.end_edition(&cluster) {
             let delivery = Arc::new(Delivery::new(Instant::now()));
-            head.interest().mark_proxies(|_| true, &delivery);
+            head.subscription_index().mark_proxies(|_| true, &delivery);
         }
         info!(%cluster, "the cluster's own traffic objects no longer apply");
         MeshEvent::EndEdition(cluster)

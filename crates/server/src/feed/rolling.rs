@@ -127,7 +127,7 @@ impl ConfigFeed {
             heads: Arc::clone(&self.rollout.to.heads),
             head: Arc::clone(&head),
             settled: self.from.context.clone(),
-            interest: Arc::clone(&self.rollout.to.interest),
+            subscription_index: Arc::clone(&self.rollout.to.subscription_index),
             timeline: Arc::clone(&self.rollout.to.timeline),
             state: self.rollout.to.state.clone(),
             files: self.rollout.files.clone(),

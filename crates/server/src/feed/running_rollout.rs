@@ -28,7 +28,7 @@ pub(crate) struct RolloutOutputs {
     /// Assigns proxies to configurations.
     pub(crate) heads: Arc<ConfigVariants>,
     /// Streams with the configuration for all.
-    pub(crate) interest: Arc<SubscriptionIndex>,
+    pub(crate) subscription_index: Arc<SubscriptionIndex>,
     pub(crate) timeline: Arc<Timeline>,
     /// The published state.
     pub(crate) state: watch::Sender<Arc<RolloutState>>,
@@ -195,7 +195,7 @@ impl FeedRollout {
 pub(super) fn return_proxies(heads: &ConfigVariants, head: &ConfigVariant) {
     heads.end(head);
     let delivery = Arc::new(Delivery::new(Instant::now()));
-    head.interest().mark_proxies(|_| true, &delivery);
+    head.subscription_index().mark_proxies(|_| true, &delivery);
 }
 
 /// Returns whether objects of this kind roll out gradually: objects of the traffic configuration,

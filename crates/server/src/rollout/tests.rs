@@ -78,12 +78,12 @@ fn begin_with(refused: usize, reached: u8, every: Duration, steps: Vec<u8>) -> S
         ..RolloutState::default()
     }));
     let (verdicts_to, verdicts) = mpsc::channel(1);
-    let interest = Arc::<SubscriptionIndex>::default();
+    let subscription_index = Arc::<SubscriptionIndex>::default();
     let proxy = Arc::new(sidecar("client.shop", "east"));
     let whereabouts = settled.whereabouts(&proxy);
     let network = settled.network_of_cluster(&proxy.cluster);
     let view = ViewKey::of(&proxy, network.clone(), Role::Client);
-    let stream = interest.subscribe(None);
+    let stream = subscription_index.subscribe(None);
     stream.set_location(ProxyLocation { proxy, network, whereabouts }, view, None);
     let (settled_to, settled) = watch::channel(Some(settled));
     let heads = Arc::<ConfigVariants>::default();
@@ -92,7 +92,7 @@ fn begin_with(refused: usize, reached: u8, every: Duration, steps: Vec<u8>) -> S
         heads: Arc::clone(&heads),
         head: Arc::clone(&head),
         settled,
-        interest,
+        subscription_index,
         timeline: Arc::default(),
         state: sender,
         files: None,

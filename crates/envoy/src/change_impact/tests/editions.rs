@@ -62,7 +62,7 @@ impl OwnRules {
                 self.running = None;
                 let head = mesh.shares.end_edition(&cluster).expect("it was served");
                 let delivery = Arc::new(Delivery::new(Instant::now()));
-                head.interest().mark_proxies(|_| true, &delivery);
+                head.subscription_index().mark_proxies(|_| true, &delivery);
                 mesh.heads.apply(MeshEvent::EndEdition(cluster));
             }
             (None, false) => {}

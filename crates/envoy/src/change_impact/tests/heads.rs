@@ -55,7 +55,7 @@ impl Mesh {
         let cache = Arc::<Cache>::default();
         let outputs = LoopOutputs {
             context,
-            interest: Arc::default(),
+            subscription_index: Arc::default(),
             change_impact: Arc::<Cache>::clone(&cache),
             names: watch::channel(BTreeSet::new()).0,
             timeline: Arc::new(Timeline::default()),
@@ -83,18 +83,21 @@ impl Mesh {
     fn give(&self, cohort: Cohort, head: &Arc<ConfigVariant>) -> usize {
         assert!(self.shares.give(cohort.clone(), head));
         let delivery = Arc::new(Delivery::new(Instant::now()));
-        self.outputs.interest.mark_proxies(|proxy| cohort.contains(proxy), &delivery)
+        self.outputs.subscription_index.mark_proxies(|proxy| cohort.contains(proxy), &delivery)
     }
 
     fn end(&self, head: &ConfigVariant) {
         self.shares.end(head);
         let delivery = Arc::new(Delivery::new(Instant::now()));
-        head.interest().mark_proxies(|_| true, &delivery);
+        head.subscription_index().mark_proxies(|_| true, &delivery);
     }
 }
 
-pub(super) fn subscribe(interest: &Arc<SubscriptionIndex>, proxy: &Proxy) -> Subscription {
-    interest.subscribe(Some((proxy.cluster.clone(), proxy.workload.clone())))
+pub(super) fn subscribe(
+    subscription_index: &Arc<SubscriptionIndex>,
+    proxy: &Proxy,
+) -> Subscription {
+    subscription_index.subscribe(Some((proxy.cluster.clone(), proxy.workload.clone())))
 }
 
 impl Watcher {
@@ -103,7 +106,7 @@ impl Watcher {
         let proxy = Arc::new(proxy);
         let mut new = Self {
             location: locate(&context, &proxy),
-            subscription: subscribe(&mesh.outputs.interest, &proxy),
+            subscription: subscribe(&mesh.outputs.subscription_index, &proxy),
             proxy,
             head: None,
             resources: Shape::new(),
@@ -118,8 +121,10 @@ impl Watcher {
         let number = |head: &Option<Arc<ConfigVariant>>| head.as_ref().map(|head| head.number);
         let moved = number(&head) != number(&self.head);
         if moved {
-            let interest = head.as_ref().map_or(&mesh.outputs.interest, |head| head.interest());
-            self.subscription = subscribe(interest, &self.proxy);
+            let subscription_index = head
+                .as_ref()
+                .map_or(&mesh.outputs.subscription_index, |head| head.subscription_index());
+            self.subscription = subscribe(subscription_index, &self.proxy);
             self.head = head;
         }
         let context = mesh.context(self.head.as_deref());

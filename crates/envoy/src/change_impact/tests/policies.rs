@@ -40,11 +40,11 @@ fn edit_of_a_policy_that_selects_10_of_1000_proxies_wakes_10() {
     mesh.apply(MeshEvent::Access(first.policies, first.causes));
     mesh.apply(MeshEvent::Complete);
     let (before, _) = mesh.next_version().expect("a first version");
-    let interest = Arc::new(SubscriptionIndex::default());
+    let subscription_index = Arc::new(SubscriptionIndex::default());
     let subscriptions: Vec<_> = proxies
         .into_iter()
         .map(|proxy| {
-            let subscription = interest.subscribe(None);
+            let subscription = subscription_index.subscribe(None);
             subscription.watch_lists(Wildcards::ALL);
             let view = ViewKey::of(&proxy, "n1".into(), Role::Client);
             let whereabouts = before.whereabouts(&proxy);
@@ -59,9 +59,9 @@ fn edit_of_a_policy_that_selects_10_of_1000_proxies_wakes_10() {
     mesh.apply(MeshEvent::Access(edit.policies, edit.causes));
     let (now, mut changes) = mesh.next_version().expect("a version");
     assert_eq!(now.definitions, before.definitions, "cached services stay valid");
-    changes.compute_impact([&before, &now], &interest, &Cache::default());
+    changes.compute_impact([&before, &now], &subscription_index, &Cache::default());
     assert_eq!(changes.same_access, [], "no other proxy is compared");
-    assert_eq!(interest.mark(&changes), PODS);
+    assert_eq!(subscription_index.mark(&changes), PODS);
     let woken = subscriptions.iter().filter(|one| !one.take().is_empty()).count();
     assert_eq!(woken, PODS);
 }

@@ -55,7 +55,7 @@ impl ServedConfigurations {
     pub fn new(settled: MeshState, outputs: &LoopOutputs) -> Self {
         let outputs = VariantOutputs {
             context: outputs.context.clone(),
-            interest: Arc::clone(&outputs.interest),
+            subscription_index: Arc::clone(&outputs.subscription_index),
             change_impact: Arc::clone(&outputs.change_impact),
         };
         Self {
@@ -183,8 +183,11 @@ impl ServedConfigurations {
         // Announce all heads before publishing any, because both share the access policies.
         let to_publish =
             [settled.as_ref().map(|_| &self.outputs), next.as_ref().map(|(.., head)| head)];
-        to_publish.into_iter().flatten().for_each(|head| head.interest.begin_publishing());
-        editions.iter().for_each(|edition| edition.outputs.interest.begin_publishing());
+        to_publish
+            .into_iter()
+            .flatten()
+            .for_each(|head| head.subscription_index.begin_publishing());
+        editions.iter().for_each(|edition| edition.outputs.subscription_index.begin_publishing());
         let (sender, answers) = mpsc::channel(1);
         let delivery = Delivery::new(since.unwrap_or_else(Instant::now)).awaited_by(&sender);
         let delivery = Arc::new(delivery);
@@ -249,7 +252,7 @@ impl ServedConfigurations {
                 let others = others.chain(self.next.iter().map(|(_, head)| head));
                 for head in others {
                     let is_in_cluster = |proxy: &Proxy| proxy.cluster == cluster;
-                    woken += head.interest.mark_proxies(is_in_cluster, delivery);
+                    woken += head.subscription_index.mark_proxies(is_in_cluster, delivery);
                 }
                 description =
                     Some(format!("cluster {cluster}: its own traffic objects take effect"));
@@ -325,14 +328,15 @@ fn publish_to(
     if let Some(before) = &before {
         // Compute this before publishing, so that woken streams find unchanged resources in the
         // cache.
-        changes.compute_impact([before, &context], &head.interest, &*head.change_impact);
+        changes.compute_impact([before, &context], &head.subscription_index, &*head.change_impact);
     }
     // Publish the context before waking streams: a woken stream must find the changes.
     head.context.send_replace(Some(Arc::clone(&context)));
     if let Some(before) = before {
-        changes.unaffected_views = unaffected_views(&before, &context, &changes, &head.interest);
+        changes.unaffected_views =
+            unaffected_views(&before, &context, &changes, &head.subscription_index);
     }
     debug!(version = context.version, deps = ?changes.deps, "new version");
-    let woken = head.interest.mark_followed(&changes, Some(delivery));
+    let woken = head.subscription_index.mark_followed(&changes, Some(delivery));
     (description, woken)
 }

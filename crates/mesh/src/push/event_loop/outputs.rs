@@ -14,7 +14,7 @@ pub struct VariantOutputs {
     /// The current version; `None` until the first one.
     pub context: watch::Sender<Option<Arc<PushContext>>>,
     /// The streams to notify.
-    pub interest: Arc<SubscriptionIndex>,
+    pub subscription_index: Arc<SubscriptionIndex>,
     /// Computes which proxies a change affects.
     pub change_impact: Arc<dyn ChangeImpact>,
 }

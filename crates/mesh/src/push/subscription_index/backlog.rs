@@ -8,7 +8,7 @@ use strait_model::dirty::Wildcard;
 /// The pending changes of one stream, which may have ended.
 #[derive(Debug, Clone)]
 pub struct StreamBacklog {
-    interest: Arc<SubscriptionIndex>,
+    subscription_index: Arc<SubscriptionIndex>,
     pending: Arc<PendingChanges>,
 }
 
@@ -23,7 +23,10 @@ impl SubscriptionIndex {
 impl Subscription {
     /// Returns a handle to the pending changes.
     pub fn backlog(&self) -> StreamBacklog {
-        StreamBacklog { interest: Arc::clone(&self.interest), pending: Arc::clone(&self.pending) }
+        StreamBacklog {
+            subscription_index: Arc::clone(&self.subscription_index),
+            pending: Arc::clone(&self.pending),
+        }
     }
 
     /// Reports that the taken changes have been passed to the session.
@@ -50,7 +53,7 @@ impl StreamBacklog {
 
     /// Returns whether a change that is not known to the stream's session may have this part.
     fn may_have(&self, has_part: impl Fn(&Unread) -> bool) -> bool {
-        let table = lock(&self.interest.table);
+        let table = lock(&self.subscription_index.table);
         if table.is_publishing {
             return true;
         }

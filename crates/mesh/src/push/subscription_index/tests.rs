@@ -29,34 +29,34 @@ fn endpoints_of(names: &[&str]) -> Changes {
 
 #[test]
 fn only_streams_that_watch_a_host_are_notified() {
-    let interest = Arc::new(SubscriptionIndex::default());
-    let mut a = interest.subscribe(None);
-    let b = interest.subscribe(None);
+    let subscription_index = Arc::new(SubscriptionIndex::default());
+    let mut a = subscription_index.subscribe(None);
+    let b = subscription_index.subscribe(None);
     watch(&mut a, &["x", "y", "x:1"]);
-    assert_eq!(interest.mark(&endpoints_of(&["x", "z"])), 1);
+    assert_eq!(subscription_index.mark(&endpoints_of(&["x", "z"])), 1);
     assert_eq!(dirty(&a), ["x", "x:1"]);
     assert!(b.take().is_empty());
     forget(&mut a, &["x", "x:1", "never watched"]);
-    assert_eq!(interest.mark(&endpoints_of(&["x"])), 0);
+    assert_eq!(subscription_index.mark(&endpoints_of(&["x"])), 0);
     watch(&mut a, &["x"]);
-    assert_eq!(interest.mark(&endpoints_of(&["x", "y"])), 1);
+    assert_eq!(subscription_index.mark(&endpoints_of(&["x", "y"])), 1);
     assert_eq!(dirty(&a), ["x", "y"]);
 }
 
 #[test]
 fn definition_change_notifies_unknown_streams_and_workload_change_its_own_proxy() {
-    let interest = Arc::new(SubscriptionIndex::default());
+    let subscription_index = Arc::new(SubscriptionIndex::default());
     let key = (ClusterId::from("east"), WorkloadKey::new("ns", "pod"));
-    let own = interest.subscribe(Some(key.clone()));
-    let other = interest.subscribe(None);
+    let own = subscription_index.subscribe(Some(key.clone()));
+    let other = subscription_index.subscribe(None);
     let changed = Changes::from_iter([ChangedItem::Workload(key.0, key.1)]);
-    assert_eq!(interest.mark(&changed), 1);
+    assert_eq!(subscription_index.mark(&changed), 1);
     assert!(own.take().everything);
     let changed = Changes::from_iter([ChangedItem::Definition("x".into())]);
-    assert_eq!(interest.mark(&changed), 0, "no stream watches anything");
+    assert_eq!(subscription_index.mark(&changed), 0, "no stream watches anything");
     own.watch_lists(Wildcards::ALL);
     other.watch_routes(&["80".into()], &[]);
-    assert_eq!(interest.mark(&changed), 2);
+    assert_eq!(subscription_index.mark(&changed), 2);
     assert_eq!(own.take().lists, Wildcards::ALL);
     assert_eq!(other.take().routes, ["80".into()].into());
 }
@@ -77,25 +77,25 @@ fn view(network: &str) -> ViewKey {
 
 #[test]
 fn stream_with_an_unaffected_view_is_not_notified() {
-    let interest = Arc::new(SubscriptionIndex::default());
-    let mut streams = [(); 3].map(|()| interest.subscribe(None));
+    let subscription_index = Arc::new(SubscriptionIndex::default());
+    let mut streams = [(); 3].map(|()| subscription_index.subscribe(None));
     streams.iter_mut().for_each(|stream| watch(stream, &["x", "y"]));
     let [a, b, c] = &streams;
     assert!(set_location(a, "n1") && set_location(b, "n2") && !set_location(a, "n1"));
     let unaffected_views = BTreeMap::from([("x".into(), vec![Arc::new(view("n1"))])]);
     let changes = Changes { unaffected_views, ..endpoints_of(&["x", "y"]) };
-    interest.mark(&changes);
+    subscription_index.mark(&changes);
     let both = ["x", "y"].map(str::to_owned);
     assert_eq!((dirty(a), dirty(b), dirty(c)), (vec!["y".into()], both.to_vec(), both.to_vec()));
     assert!(set_location(a, "n3"), "it moved");
-    interest.mark(&changes);
+    subscription_index.mark(&changes);
     assert_eq!(dirty(a), both);
 }
 
 #[test]
 fn streams_are_counted_by_view() {
-    let interest = Arc::new(SubscriptionIndex::default());
-    let mut streams = [(); 5].map(|()| interest.subscribe(None));
+    let subscription_index = Arc::new(SubscriptionIndex::default());
+    let mut streams = [(); 5].map(|()| subscription_index.subscribe(None));
     for (stream, network) in streams.iter_mut().zip(["n1", "n1", "n2", "n1", "n2"]) {
         watch(stream, &["x"]);
         set_location(stream, network);
@@ -103,7 +103,7 @@ fn streams_are_counted_by_view() {
     forget(&mut streams[0], &["x"]);
     watch(&mut streams[0], &["y"]);
     let many = |host: &str, least| {
-        let views = interest.view_classes(&host.into(), least);
+        let views = subscription_index.view_classes(&host.into(), least);
         views.iter().map(|view| view.network.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(many("x", 2), ["n1", "n2"]);
@@ -113,14 +113,14 @@ fn streams_are_counted_by_view() {
 
 #[test]
 fn ended_stream_is_removed_completely() {
-    let interest = Arc::new(SubscriptionIndex::default());
+    let subscription_index = Arc::new(SubscriptionIndex::default());
     let key = (ClusterId::from("east"), WorkloadKey::new("ns", "pod"));
-    let mut stream = interest.subscribe(Some(key));
+    let mut stream = subscription_index.subscribe(Some(key));
     watch(&mut stream, &["x"]);
     set_location(&stream, "n1");
     set_location(&stream, "n2");
     drop(stream);
-    let table = lock(&interest.table);
+    let table = lock(&subscription_index.table);
     assert_eq!(table.streams.iter().count() + table.names.iter().count(), 0);
     assert_eq!(table.view_classes.iter().count() + table.by_view.len(), 0);
     assert!(table.by_name.is_empty() && table.by_hostname.is_empty() && table.workloads.is_empty());
@@ -129,30 +129,30 @@ fn ended_stream_is_removed_completely() {
 
 #[test]
 fn reused_number_does_not_carry_changes_of_its_former_name() {
-    let interest = Arc::new(SubscriptionIndex::default());
-    let mut stream = interest.subscribe(None);
+    let subscription_index = Arc::new(SubscriptionIndex::default());
+    let mut stream = subscription_index.subscribe(None);
     watch(&mut stream, &["x"]);
-    interest.mark(&endpoints_of(&["x"]));
+    subscription_index.mark(&endpoints_of(&["x"]));
     forget(&mut stream, &["x"]);
     watch(&mut stream, &["y"]);
     assert!(stream.take().is_empty());
     drop(stream);
-    let mut next = interest.subscribe(None);
+    let mut next = subscription_index.subscribe(None);
     watch(&mut next, &["z", "x"]);
-    interest.mark(&endpoints_of(&["y", "z"]));
+    subscription_index.mark(&endpoints_of(&["y", "z"]));
     assert_eq!(dirty(&next), ["z"]);
 }
 
 #[test]
 fn stream_is_woken_for_its_changes_only() {
-    let interest = Arc::new(SubscriptionIndex::default());
+    let subscription_index = Arc::new(SubscriptionIndex::default());
     let (mut word, reason) = (WakeReceiver::default(), WakeReasons::bit(3));
-    let stream = interest.subscribe_waking(None, word.handle(reason));
+    let stream = subscription_index.subscribe_waking(None, word.handle(reason));
     let context = Context::from_waker(Waker::noop());
-    interest.mark(&Changes::from_iter([ChangedItem::Mesh]));
+    subscription_index.mark(&Changes::from_iter([ChangedItem::Mesh]));
     assert_eq!(word.take(&context), reason, "the mark precedes the first look");
     assert!(stream.has_changes() && stream.take().everything);
-    interest.mark(&Changes::for_endpoints([Hostname::from("a")]));
+    subscription_index.mark(&Changes::for_endpoints([Hostname::from("a")]));
     assert_eq!(word.take(&context), WakeReasons::default());
     assert!(!stream.has_changes());
 }

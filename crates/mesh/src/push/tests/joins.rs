@@ -239,8 +239,8 @@ fn machine_is_notified_of_another_machine_at_its_address() {
     let before = next(&mut mesh);
     let proxy = Arc::new(sidecar("web-a.ns", "east"));
     assert!(before.known_labels(&proxy).is_some());
-    let interest = Arc::new(SubscriptionIndex::default());
-    let subscription = interest.subscribe(None);
+    let subscription_index = Arc::new(SubscriptionIndex::default());
+    let subscription = subscription_index.subscribe(None);
     let (network, whereabouts) = (NetworkId::default(), before.whereabouts(&proxy));
     let view = ViewKey::of(&proxy, network.clone(), Role::Client);
     let location = ProxyLocation { proxy: Arc::clone(&proxy), network, whereabouts };
@@ -249,8 +249,8 @@ fn machine_is_notified_of_another_machine_at_its_address() {
     mesh.apply(entries(&two));
     let (now, mut changes) = mesh.next_version().expect("something changed");
     assert!(now.known_labels(&proxy).is_none());
-    changes.compute_impact([&before, &now], &interest, &SeesNothing);
-    assert_eq!(interest.mark(&changes), 1, "{:?}", changes.deps);
+    changes.compute_impact([&before, &now], &subscription_index, &SeesNothing);
+    assert_eq!(subscription_index.mark(&changes), 1, "{:?}", changes.deps);
     assert!(subscription.take().everything);
 }
 

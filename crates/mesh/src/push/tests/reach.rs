@@ -16,12 +16,12 @@ const STREAMS: usize = 4;
 
 /// Returns streams in networks `n1`, `n2` and `n3`, half watching `web.ns` and half `own.ns`.
 fn watchers() -> (Arc<SubscriptionIndex>, Vec<(String, Subscription)>) {
-    let interest = Arc::<SubscriptionIndex>::default();
+    let subscription_index = Arc::<SubscriptionIndex>::default();
     let mut all = Vec::new();
     for network in ["n1", "n2", "n3"] {
         for name in ["web", "own"] {
             for _ in 0..STREAMS {
-                let mut subscription = interest.subscribe(None);
+                let mut subscription = subscription_index.subscribe(None);
                 let hostname = host(&format!("{name}.ns"));
                 subscription.watch(&[name.into()], |_| Some(hostname.clone()));
                 let proxy = Arc::new(sidecar("client.ns", "east"));
@@ -32,7 +32,7 @@ fn watchers() -> (Arc<SubscriptionIndex>, Vec<(String, Subscription)>) {
             }
         }
     }
-    (interest, all)
+    (subscription_index, all)
 }
 
 /// Returns updates for: east in n1 with `web.ns` and `own.ns`, west in n2 with `web.ns`, a gateway
@@ -50,12 +50,12 @@ fn notified_streams(
     before: &Arc<PushContext>,
     event: MeshEvent,
 ) -> Vec<String> {
-    let (interest, all) = watchers();
+    let (subscription_index, all) = watchers();
     mesh.apply(event);
     let (now, mut changes) = mesh.next_version().expect("a version that shows it");
-    changes.compute_impact([before, &now], &interest, &SeesNothing);
-    changes.unaffected_views = unaffected_views(before, &now, &changes, &interest);
-    interest.mark(&changes);
+    changes.compute_impact([before, &now], &subscription_index, &SeesNothing);
+    changes.unaffected_views = unaffected_views(before, &now, &changes, &subscription_index);
+    subscription_index.mark(&changes);
     let is_notified = |(_, stream): &&(String, Subscription)| !stream.take().is_empty();
     let mut notified: Vec<_> =
         all.iter().filter(is_notified).map(|(name, _)| name.clone()).collect();
@@ -132,9 +132,9 @@ impl ChangeImpact for SeesAll {
 fn looked_at(before: RegistryUpdate, then: RegistryUpdate) -> (Vec<&'static str>, Vec<String>) {
     let mut mesh = mesh(vec![before]);
     let (before, _) = mesh.next_version().expect("a first version");
-    let interest = Arc::<SubscriptionIndex>::default();
+    let subscription_index = Arc::<SubscriptionIndex>::default();
     let streams = ["ns", "other", ""].map(|namespace| {
-        let mut subscription = interest.subscribe(None);
+        let mut subscription = subscription_index.subscribe(None);
         subscription.watch_lists(Wildcards::ALL);
         subscription.watch(&["web".into()], |_| Some(host("web.ns")));
         if !namespace.is_empty() {
@@ -151,8 +151,8 @@ fn looked_at(before: RegistryUpdate, then: RegistryUpdate) -> (Vec<&'static str>
     mesh.apply(MeshEvent::Registry(then));
     let (now, mut changes) = mesh.next_version().expect("a version that shows it");
     let change_impact = SeesAll::default();
-    changes.compute_impact([&before, &now], &interest, &change_impact);
-    interest.mark(&changes);
+    changes.compute_impact([&before, &now], &subscription_index, &change_impact);
+    subscription_index.mark(&changes);
     let notified = streams.iter().filter(|(_, stream)| !stream.take().is_empty());
     let notified = notified.map(|(namespace, _)| *namespace).collect();
     (

@@ -15,9 +15,9 @@ use strait_model::{Distribution, Service};
 
 /// Returns `streams` streams with each of these views, all watching `web.ns`.
 fn watched_from(views: &[ViewKey], streams: usize) -> (Arc<SubscriptionIndex>, Vec<Subscription>) {
-    let interest = Arc::<SubscriptionIndex>::default();
+    let subscription_index = Arc::<SubscriptionIndex>::default();
     let enter = |view: &ViewKey| {
-        let mut subscription = interest.subscribe(None);
+        let mut subscription = subscription_index.subscribe(None);
         subscription.watch(&["web".into()], |_| Some(host("web.ns")));
         let proxy = Arc::new(sidecar("web.ns", "east"));
         let (network, whereabouts) = (view.network.clone(), Whereabouts::default());
@@ -27,7 +27,7 @@ fn watched_from(views: &[ViewKey], streams: usize) -> (Arc<SubscriptionIndex>, V
     };
     let all = views.iter().flat_map(|view| std::iter::repeat_n(view, streams));
     let subscriptions = all.map(enter).collect();
-    (interest, subscriptions)
+    (subscription_index, subscriptions)
 }
 
 /// Returns the networks among `n1` to `n3` in which an update of west makes no difference.
@@ -37,12 +37,13 @@ fn unseen_from(update: RegistryUpdate, streams: usize) -> Vec<String> {
     let (before, _) = mesh.next_version().expect("a first version");
     mesh.apply(MeshEvent::Registry(update));
     let (now, changes) = mesh.next_version().expect("it changes something");
-    let (interest, _subscriptions) = watched_from(&["n1", "n2", "n3"].map(client), streams);
-    let mut unaffected_views = unaffected_views(&before, &now, &changes, &interest);
+    let (subscription_index, _subscriptions) =
+        watched_from(&["n1", "n2", "n3"].map(client), streams);
+    let mut unaffected_views = unaffected_views(&before, &now, &changes, &subscription_index);
     let views = unaffected_views.remove(&host("web.ns")).unwrap_or_default();
     let changes = Changes { unaffected_views: [(host("web.ns"), views.clone())].into(), ..changes };
     let notified = if changes.is_everything() { 3 } else { 3 - views.len() };
-    assert_eq!(interest.mark(&changes), notified * streams);
+    assert_eq!(subscription_index.mark(&changes), notified * streams);
     views.iter().map(|view| view.network.as_str().to_owned()).collect()
 }
 
@@ -90,9 +91,9 @@ fn address_that_moves_to_another_cluster_may_change_its_weight() {
     let view = client("n1");
     assert_eq!(members(&assigned(&before, &view)), ["10.9.0.1 1"]);
     assert_eq!(members(&assigned(&now, &view)), ["10.9.0.1 5"]);
-    let (interest, _subscriptions) = watched_from(&[view], 4);
+    let (subscription_index, _subscriptions) = watched_from(&[view], 4);
     assert!(!changes.is_everything() && changes.endpoints().next().is_some(), "{changes:?}");
-    assert!(unaffected_views(&before, &now, &changes, &interest).is_empty());
+    assert!(unaffected_views(&before, &now, &changes, &subscription_index).is_empty());
 }
 
 /// Random changes: in views whose class is unaffected, no assignment differs.
@@ -106,11 +107,11 @@ fn unaffected_views_have_unchanged_assignments() {
         mesh.apply(MeshEvent::Clusters(clusters(&mut random)));
         let (mut before, _) = mesh.next_version().expect("a first version");
         let views = all_views();
-        let (interest, _subscriptions) = watched_from(&views, 4);
+        let (subscription_index, _subscriptions) = watched_from(&views, 4);
         for _ in 0..20 {
             mesh.apply(change(&mut random));
             let Some((now, changes)) = mesh.next_version() else { continue };
-            let unaffected_views = unaffected_views(&before, &now, &changes, &interest);
+            let unaffected_views = unaffected_views(&before, &now, &changes, &subscription_index);
             let unaffected_views: BTreeSet<_> = unaffected_views.values().flatten().collect();
             for view in &views {
                 if unaffected_views.contains(&Arc::new(view.clone().view_class())) {
