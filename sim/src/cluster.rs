@@ -7,9 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use http::header::{AUTHORIZATION, HeaderValue};
+use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
 use serde_json::Value;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
@@ -27,6 +31,7 @@ use crate::status::ApiError;
 use crate::store::{DEFAULT_HISTORY, Store};
 use crate::task;
 use crate::tls::{self, Certificate};
+use crate::tokens::token_of;
 
 /// The time limit for a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -160,6 +165,21 @@ impl SimCluster {
         self.inner.api.tokens.replace_all(&token);
         token.clone_into(&mut self.inner.token.lock().unwrap_or_else(PoisonError::into_inner));
         token
+    }
+
+    /// Issues a client certificate for a user with all rights. Returns the certificate and its key, in
+    /// PEM.
+    pub fn issue_certificate(&self, user: &str) -> (String, String) {
+        let issued = tls::client_certificate(user);
+        self.inner.api.tokens.accept_certificate(&issued.der, user);
+        (issued.certificate_pem, issued.key_pem)
+    }
+
+    /// Responds 401 to requests with this client certificate (PEM).
+    pub fn revoke_certificate(&self, certificate_pem: &str) {
+        if let Ok(certificate) = CertificateDer::from_pem_slice(certificate_pem.as_bytes()) {
+            self.inner.api.tokens.revoke_certificate(&certificate);
+        }
     }
 
     /// Returns a token as the kubelet mounts it into a pod: for its service account, bound to the pod, with this
@@ -411,8 +431,14 @@ async fn connection(stream: TcpStream, tls: TlsAcceptor, streams: u32, api: Arc<
     // Otherwise small events are delayed until the previous one is acknowledged.
     let _ = stream.set_nodelay(true);
     let Ok(Ok(stream)) = timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await else { return };
-    let service = service_fn(move |request| {
+    let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+    let authorization = certificate
+        .and_then(|leaf| HeaderValue::from_str(&format!("Bearer {}", token_of(leaf))).ok());
+    let service = service_fn(move |mut request: http::Request<Incoming>| {
         let api = api.clone();
+        if let Some(authorization) = &authorization {
+            request.headers_mut().entry(AUTHORIZATION).or_insert_with(|| authorization.clone());
+        }
         async move { Ok::<_, std::convert::Infallible>(api.answer(request).await) }
     });
     let mut server = auto::Builder::new(TokioExecutor::new());

@@ -4,8 +4,10 @@
 use std::sync::{Arc, LazyLock};
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
-use rustls::{CipherSuite, ServerConfig};
-use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{CipherSuite, RootCertStore, ServerConfig};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio_rustls::TlsAcceptor;
 
 /// The kind of certificate that a server presents. Clients that verify certificates accept only the
@@ -47,6 +49,28 @@ pub(crate) fn authority_pem() -> &'static str {
     &AUTHORITY.pem
 }
 
+/// A client certificate and its key.
+pub(crate) struct IssuedCertificate {
+    pub(crate) der: CertificateDer<'static>,
+    pub(crate) certificate_pem: String,
+    pub(crate) key_pem: String,
+}
+
+/// Issues a client certificate for a user.
+pub(crate) fn client_certificate(user: &str) -> IssuedCertificate {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, user);
+    params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+    let key = KeyPair::generate().expect("ring makes P-256 keys");
+    let certificate = params.signed_by(&key, &AUTHORITY.issuer);
+    let certificate = certificate.expect("a plain client certificate encodes");
+    IssuedCertificate {
+        der: certificate.der().clone(),
+        certificate_pem: certificate.pem(),
+        key_pem: key.serialize_pem(),
+    }
+}
+
 /// Returns the TLS acceptor of a server with HTTP/1.1 and, if enabled, HTTP/2.
 pub(crate) fn acceptor(kind: Certificate, http2: bool) -> TlsAcceptor {
     let names = match kind {
@@ -70,10 +94,19 @@ pub(crate) fn acceptor(kind: Certificate, http2: bool) -> TlsAcceptor {
     // The server chooses the cipher suite, and prefers the same one as servers written in Go.
     let preferred = CipherSuite::TLS13_AES_128_GCM_SHA256;
     provider.cipher_suites.sort_by_key(|suite| suite.suite() != preferred);
-    let mut config = ServerConfig::builder_with_provider(Arc::new(provider))
+    let provider = Arc::new(provider);
+    let mut authorities = RootCertStore::empty();
+    let authority = CertificateDer::from_pem_slice(AUTHORITY.pem.as_bytes()).expect("our own PEM");
+    authorities.add(authority).expect("our own certificate");
+    let clients =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(authorities), Arc::clone(&provider))
+            .allow_unauthenticated()
+            .build()
+            .expect("there is an authority");
+    let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .expect("ring supports the default versions")
-        .with_no_client_auth()
+        .with_client_cert_verifier(clients)
         .with_single_cert(vec![certificate.der().clone()], key)
         .expect("the key belongs to the certificate");
     let protocols: &[&[u8]] = if http2 { &[b"h2", b"http/1.1"] } else { &[b"http/1.1"] };

@@ -59,6 +59,11 @@ impl Signer {
     }
 }
 
+/// Returns the internal token of a client certificate.
+pub(crate) fn token_of(certificate: &[u8]) -> String {
+    format!("certificate.{}", URL_SAFE_NO_PAD.encode(digest(&SHA256, certificate)))
+}
+
 impl Tokens {
     /// Accepts the administrator's token, or all requests if `admin` is `None`.
     pub(crate) fn new(admin: Option<&str>) -> Tokens {
@@ -77,6 +82,17 @@ impl Tokens {
         let mut known = self.lock();
         known.clear();
         known.insert(admin.to_owned(), token);
+    }
+
+    /// Accepts a client certificate for a user, until all tokens are replaced or it is revoked.
+    pub(crate) fn accept_certificate(&self, certificate: &[u8], user: &str) {
+        let token = Token { user: user.to_owned(), claims: Value::Null, expires: None };
+        self.lock().insert(token_of(certificate), token);
+    }
+
+    /// Accepts a client certificate no longer.
+    pub(crate) fn revoke_certificate(&self, certificate: &[u8]) {
+        self.lock().remove(&token_of(certificate));
     }
 
     /// Returns the user for a header `Authorization`; `None` if the token is unknown.

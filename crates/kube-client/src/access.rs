@@ -4,8 +4,7 @@
 use std::sync::Arc;
 
 use super::connect_proxy::ConnectProxy;
-use super::issued::TokenFeed;
-use super::redacted::Redacted;
+use super::credential::ApiCredential;
 
 /// Everything that is needed to reach one API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,50 +48,6 @@ impl Access {
         let Self { server, ca_pem, tls_server_name, credential: _, loopback, proxy } = self;
         (server, ca_pem, tls_server_name, loopback, proxy)
             == (&other.server, &other.ca_pem, &other.tls_server_name, &other.loopback, &other.proxy)
-    }
-}
-
-/// A credential for an API server.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ApiCredential {
-    /// No credential.
-    None,
-    /// The credential of the relay, which the hub does not know.
-    Relay,
-    /// A bearer token.
-    Token(Redacted<String>),
-    /// User name and password.
-    Basic {
-        /// The name.
-        username: String,
-        /// The password.
-        password: Redacted<String>,
-    },
-    /// A client certificate and its key, PEM.
-    Certificate {
-        /// The chain.
-        certificate_pem: Vec<u8>,
-        /// The key.
-        key_pem: Redacted<Vec<u8>>,
-    },
-    /// A client certificate and a bearer token, both sent, as AKS writes them: an API server uses
-    /// the token if it doesn't know the certificate.
-    CertificateAndToken {
-        /// The chain.
-        certificate_pem: Vec<u8>,
-        /// The key.
-        key_pem: Redacted<Vec<u8>>,
-        /// The token.
-        token: Redacted<String>,
-    },
-    /// A token that Strait obtains itself and renews; each request carries the current one.
-    Issued(TokenFeed),
-}
-
-impl ApiCredential {
-    /// Whether it is sent in the TLS handshake, so that a replacement needs new connections.
-    pub(super) fn is_in_handshake(&self) -> bool {
-        matches!(self, Self::Certificate { .. } | Self::CertificateAndToken { .. })
     }
 }
 

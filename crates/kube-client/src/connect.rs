@@ -8,8 +8,6 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, HeaderValue, USER_AGENT};
 use http::uri::Scheme;
@@ -23,10 +21,12 @@ use tower::{BoxError, ServiceExt as _};
 use super::access_error::AccessError;
 use super::address::{self, Resolver};
 use super::body::ResponseBody;
-use super::dial::{HTTP1, HTTP2_OR_1, Tls, certificates, set_client_certificate, tcp};
-use super::issued::{IssuedToken, NoToken, TokenFeed};
+use super::credential::NoCredential;
+use super::dial::{HTTP1, Tls, certificates, tcp};
+use super::issued_access::{IssuedAccess, RequestAccess};
 use super::last_response::LastResponse;
 use super::pool::{ConnectionPool, Purpose};
+use super::server_dial::ServerDial;
 use super::transport::{Carrier, StreamPermit, Transport, http1_over};
 use super::tunnel::hop;
 use super::{Access, ApiCredential, Loopback, ServerAccount};
@@ -93,16 +93,19 @@ impl ClientConnections {
 enum Authorization {
     None,
     Fixed(HeaderValue),
-    Issued(TokenFeed),
+    Issued(Arc<IssuedAccess>),
 }
 
 impl Authorization {
-    /// Returns the current header.
-    fn header(&self) -> Result<Option<HeaderValue>, NoToken> {
+    /// Returns the current header, and connections with the current client certificate if the
+    /// credential has one.
+    fn current(&self) -> Result<RequestAccess, NoCredential> {
         match self {
-            Self::None => Ok(None),
-            Self::Fixed(header) => Ok(Some(header.clone())),
-            Self::Issued(feed) => issued_header(feed).map(Some),
+            Self::None => Ok(RequestAccess::default()),
+            Self::Fixed(header) => {
+                Ok(RequestAccess { header: Some(header.clone()), connections: None })
+            }
+            Self::Issued(issued) => issued.current(),
         }
     }
 }
@@ -115,29 +118,21 @@ impl ApiClient {
     /// always unusable here: [`Self::relayed`] creates its client.
     pub fn new(access: &Access) -> Result<Self, AccessError> {
         let base = base(access)?;
-        let mut config = kube::Config::new(base.clone());
-        config.tls_server_name.clone_from(&access.tls_server_name);
-        let bundle = access.ca_pem.as_deref().map(certificates).transpose()?;
-        let (roots, unreadable) = bundle.map_or((None, 0), |(all, skipped)| (Some(all), skipped));
-        config.root_cert = roots;
-        if let ApiCredential::Certificate { certificate_pem, key_pem }
-        | ApiCredential::CertificateAndToken { certificate_pem, key_pem, .. } =
-            &access.credential
-        {
-            set_client_certificate(&mut config, certificate_pem, key_pem.reveal());
-        }
-
-        let tls = Tls::new(&config)?;
-        let dial = |protocols| {
-            tls.dial(hop(access.loopback, access.proxy.as_ref()), protocols, access.proxy.clone())
+        let dial = ServerDial::new(base.clone(), access)?;
+        let unreadable_ca_blocks = dial.unreadable_ca_blocks();
+        let pool = dial.pool(&access.credential)?;
+        let authorization = match &access.credential {
+            ApiCredential::Issued(feed) => {
+                Authorization::Issued(Arc::new(IssuedAccess::new(feed.clone(), dial)))
+            }
+            credential => credential.header()?.map_or(Authorization::None, Authorization::Fixed),
         };
-        let pool = ConnectionPool::new(dial(HTTP2_OR_1), dial(HTTP1));
         let active = ActiveCredential {
             connections: ClientConnections::Dialled(Arc::new(pool)),
-            authorization: authorization(&access.credential)?,
+            authorization,
             is_in_handshake: access.credential.is_in_handshake(),
         };
-        Ok(Self { unreadable_ca_blocks: unreadable, ..Self::with(active, base) })
+        Ok(Self { unreadable_ca_blocks, ..Self::with(active, base) })
     }
 
     /// Creates a client that sends requests through `carrier` to a relay, without a credential. The
@@ -212,10 +207,14 @@ impl ApiClient {
     /// Sends no further requests over the existing connections, because they may be dead. Pending
     /// responses continue.
     pub fn forget_connections(&self) {
-        match &lock(&self.active).connections {
+        let active = lock(&self.active);
+        match &active.connections {
             ClientConnections::Dialled(pool) => pool.forget(),
             // Pings from both sides detect a dead connection of a relay.
             ClientConnections::Relayed(_) => {}
+        }
+        if let Authorization::Issued(issued) = &active.authorization {
+            issued.forget_connections();
         }
     }
 
@@ -263,14 +262,16 @@ impl ApiClient {
         mut request: Request<Full<Bytes>>,
     ) -> Result<(Response<ResponseBody>, Option<StreamPermit>), BoxError> {
         let active = lock(&self.active).clone();
-        if let Some(header) = active.authorization.header()? {
+        let RequestAccess { header, connections } = active.authorization.current()?;
+        if let Some(header) = header {
             request.headers_mut().insert(AUTHORIZATION, header);
         }
-        let answered = active.connections.exchange(request, self.purpose).await?;
-        if let Authorization::Issued(feed) = &active.authorization
+        let connections = connections.map_or(active.connections, ClientConnections::Dialled);
+        let answered = connections.exchange(request, self.purpose).await?;
+        if let Authorization::Issued(issued) = &active.authorization
             && answered.0.status() == StatusCode::UNAUTHORIZED
         {
-            feed.note_refused();
+            issued.note_refused();
         }
         Ok(answered)
     }
@@ -342,40 +343,6 @@ fn base(access: &Access) -> Result<Uri, AccessError> {
         return Err(invalid_server());
     }
     Ok(server.clone())
-}
-
-fn authorization(credential: &ApiCredential) -> Result<Authorization, AccessError> {
-    let (description, text) = match credential {
-        ApiCredential::None | ApiCredential::Certificate { .. } => return Ok(Authorization::None),
-        ApiCredential::Issued(feed) => return Ok(Authorization::Issued(feed.clone())),
-        ApiCredential::Relay => return Err(AccessError::Credential("credential of the relay")),
-        ApiCredential::Token(token) | ApiCredential::CertificateAndToken { token, .. } => {
-            ("token", format!("Bearer {}", token.reveal().trim()))
-        }
-        ApiCredential::Basic { username, password } => (
-            "user name and password",
-            format!("Basic {}", BASE64.encode(format!("{username}:{}", password.reveal()))),
-        ),
-    };
-    Ok(Authorization::Fixed(secret_header(text).ok_or(AccessError::Credential(description))?))
-}
-
-/// Returns a header value that is never logged; `None` if it contains an invalid character.
-fn secret_header(text: String) -> Option<HeaderValue> {
-    let mut value = HeaderValue::try_from(text).ok()?;
-    value.set_sensitive(true);
-    Some(value)
-}
-
-/// Returns the header with the current token of `feed`.
-fn issued_header(feed: &TokenFeed) -> Result<HeaderValue, NoToken> {
-    let missing = |fact: Arc<str>| NoToken { identity: Arc::clone(feed.identity()), fact };
-    let IssuedToken { token, error, .. } = feed.current();
-    let Some(token) = token else {
-        return Err(missing(error.unwrap_or_else(|| "the first one is being requested".into())));
-    };
-    secret_header(format!("Bearer {}", token.reveal()))
-        .ok_or_else(|| missing("it contains an invalid character".into()))
 }
 
 #[cfg(test)]

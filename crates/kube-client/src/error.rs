@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::access_error::AccessError;
 use super::connect_proxy::ProxyError;
-use super::issued::NoToken;
+use super::credential::NoCredential;
 use strait_base::codes;
 use strait_base::descriptors::is_none_free;
 
@@ -120,7 +120,7 @@ impl ApiError {
         if let Some(tls) = find::<rustls::Error>(error) {
             return from_tls(tls);
         }
-        if let Some(missing) = find::<NoToken>(error) {
+        if let Some(missing) = find::<NoCredential>(error) {
             return Self::Unauthorized(one_line(&missing.to_string()));
         }
         let cut = |error: &io::Error| error.kind() == io::ErrorKind::UnexpectedEof;

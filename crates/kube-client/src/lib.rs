@@ -23,6 +23,7 @@ mod borrowed_text;
 mod cluster_identity;
 mod connect;
 mod connect_proxy;
+mod credential;
 mod decode;
 mod dial;
 mod envelope;
@@ -30,7 +31,7 @@ mod error;
 mod event;
 mod forward;
 mod http2;
-mod issued;
+mod issued_access;
 mod json;
 mod last_response;
 mod lines;
@@ -44,6 +45,7 @@ mod redacted;
 mod request;
 mod rights;
 mod served;
+mod server_dial;
 mod socks;
 pub mod testing;
 #[cfg(test)]
@@ -56,7 +58,7 @@ mod watch;
 mod watch_state;
 mod wire;
 
-pub use access::{Access, ApiCredential, Loopback};
+pub use access::{Access, Loopback};
 pub use access_error::AccessError;
 pub use account::ServerAccount;
 pub use backoff::Backoff;
@@ -69,6 +71,7 @@ pub use cluster_identity::{
 pub use connect::tcp_to_named;
 pub use connect::{ApiClient, connector, transport_to};
 pub use connect_proxy::ConnectProxy;
+pub use credential::{ApiCredential, CredentialFeed, IssuedCredential};
 pub use decode::read_objects;
 pub use decode::{read_list, read_watch};
 pub use envelope::Encoding;
@@ -76,7 +79,6 @@ pub use error::one_line;
 pub use error::{ApiError, ApiStatus};
 pub use event::{ReadLimits, WatchEvent};
 pub use forward::ForwardedResponse;
-pub use issued::{IssuedToken, TokenFeed};
 pub use object::{
     Form, Gather, Identity, InvalidField, Keyed, Meta, NamespacedName, ObjectKind, ObjectMetadata,
     OwnedObject, OwnerReference, list, null_as_default,

@@ -55,7 +55,7 @@ impl Lifetime {
     }
 
     /// Returns the validity of the first certificate of a PEM chain.
-    fn from_certificate(pem: &[u8]) -> Option<Self> {
+    pub(crate) fn from_certificate(pem: &[u8]) -> Option<Self> {
         let certificate = CertificateDer::from_pem_slice(pem).ok()?;
         let (_, certificate) = x509_parser::parse_x509_certificate(&certificate).ok()?;
         let validity = certificate.validity();
@@ -64,11 +64,16 @@ impl Lifetime {
         Some(Self { issued: date(validity.not_before), expires: date(validity.not_after)? })
     }
 
-    /// Returns the lifetime of the credential of an API server, if it expires. For a certificate
-    /// and a token, this is the one that expires first. Returns `None` for a token that Strait
-    /// obtains: its source knows the expiry.
+    /// Returns the lifetime of the credential of an API server, if it expires.
     pub fn from_access(access: &Access) -> Option<Self> {
-        match &access.credential {
+        Self::from_credential(&access.credential)
+    }
+
+    /// Returns the lifetime of a credential, if it expires. For a certificate and a token, this is
+    /// the one that expires first. Returns `None` for one that Strait obtains: its source knows the
+    /// expiry.
+    pub(crate) fn from_credential(credential: &ApiCredential) -> Option<Self> {
+        match credential {
             ApiCredential::Token(token) => Self::from_token(token.reveal()),
             ApiCredential::Certificate { certificate_pem, .. } => {
                 Self::from_certificate(certificate_pem)

@@ -17,10 +17,10 @@ use tokio::time::Instant;
 use self::credentials::Credentials;
 use super::AwsIdentity;
 use super::form::form_text;
-use super::obtained::{ObtainedToken, renewal_after};
+use super::obtained::{ObtainedCredential, renewal_after};
 use super::token_endpoint::TokenFailure;
 use crate::lifetime::{EKS_LIFETIME, EKS_PREFIX};
-use strait_kube_client::Redacted;
+use strait_kube_client::{ApiCredential, Redacted};
 
 /// How long a token is used, and when the next one is made: STS accepts it for 15 min.
 const USED_FOR: Duration = Duration::from_secs(14 * 60);
@@ -92,15 +92,15 @@ impl AwsSession {
 pub(super) async fn eks_token(
     session: &AwsSession,
     cluster: &str,
-) -> Result<ObtainedToken, TokenFailure> {
+) -> Result<ObtainedCredential, TokenFailure> {
     let credentials = session.credentials().await?;
     let now = SystemTime::now();
     let time = Timestamp::try_from(now).map_err(|error| error.to_string())?;
     let token = presign(&session.settings, &credentials, cluster, time)?;
     let used_until = (now + USED_FOR).min(credentials.expires);
     let left = used_until.duration_since(now).unwrap_or_default();
-    Ok(ObtainedToken {
-        token: Redacted::new(token),
+    Ok(ObtainedCredential {
+        credential: ApiCredential::Token(Redacted::new(token)),
         expires: Some((now + EKS_LIFETIME.unsigned_abs()).min(credentials.expires)),
         refresh_after: REFRESHED_AFTER.min(left / 2),
         shows_refresh: true,

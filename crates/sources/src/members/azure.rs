@@ -4,7 +4,7 @@ use super::AzureIdentity;
 use super::endpoint::OperatorUrl;
 use super::form::form_text;
 use super::oauth::{FORM, read_answer};
-use super::obtained::{ObtainedToken, read_token};
+use super::obtained::{ObtainedCredential, read_token};
 use super::token_endpoint::{EndpointRequest, TokenFailure};
 
 /// The server application of AKS, which is the same for all clusters.
@@ -12,7 +12,9 @@ const AKS_APPLICATION: &str = "6dae42f8-4368-4678-94ff-3960e28e3630";
 const AUTHORITY: &str = "https://login.microsoftonline.com";
 
 /// Requests a token of the application.
-pub(super) async fn entra_token(identity: &AzureIdentity) -> Result<ObtainedToken, TokenFailure> {
+pub(super) async fn entra_token(
+    identity: &AzureIdentity,
+) -> Result<ObtainedCredential, TokenFailure> {
     let assertion = read_token(&identity.token_file)?;
     let scope = format!("{AKS_APPLICATION}/.default");
     let form = form_text(&[

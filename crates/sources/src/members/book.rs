@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
 use super::aws::AwsSession;
-use super::obtained::ObtainedToken;
+use super::obtained::ObtainedCredential;
 use super::token_endpoint::TokenFailure;
 use super::token_source::TokenSource;
 use super::{IdentityKind, MemberIdentity};
@@ -23,14 +23,14 @@ use crate::exec::Program;
 use strait_base::codes;
 use strait_base::lock::lock;
 use strait_base::task::Supervisor;
-use strait_kube_client::{Access, Backoff, IssuedToken, TokenFeed};
+use strait_kube_client::{Access, Backoff, CredentialFeed, IssuedCredential};
 
 /// The time limit of obtaining one token. A program has a shorter one, whose message names it.
 const LIMIT: Duration = Duration::from_secs(35);
 /// The number of programs that run at once.
 const PROGRAMS_MAX: usize = 4;
 /// The minimum time between two renewals because a server refused the token.
-const FORCED_INTERVAL: Duration = Duration::from_secs(30);
+const FORCED_INTERVAL: Duration = Duration::from_millis(if cfg!(test) { 200 } else { 30_000 });
 /// The pauses after failures.
 const AGAIN: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
@@ -61,7 +61,7 @@ enum TokenOrigin {
 #[derive(Debug)]
 struct TokenEntry {
     origin: TokenOrigin,
-    state: watch::Sender<IssuedToken>,
+    state: watch::Sender<IssuedCredential>,
     refused: Arc<Notify>,
 }
 
@@ -82,7 +82,7 @@ impl TokenBook {
         identity: &MemberIdentity,
         id: &str,
         cluster: &str,
-    ) -> Result<TokenFeed, String> {
+    ) -> Result<CredentialFeed, String> {
         let (parameter, source) = match &identity.kind {
             IdentityKind::TokenFile(path) => (String::new(), TokenSource::File(path.clone())),
             IdentityKind::Kubernetes { namespace, account, audience } => {
@@ -128,7 +128,12 @@ impl TokenBook {
     }
 
     /// Returns the token that a program prints for the cluster with this description.
-    pub fn feed_of_program(&self, provider: &str, program: Program, cluster: Value) -> TokenFeed {
+    pub fn feed_of_program(
+        &self,
+        provider: &str,
+        program: Program,
+        cluster: Value,
+    ) -> CredentialFeed {
         // Begins with a brace, which no other parameter does.
         let key = (provider.into(), cluster.to_string());
         let turns = Arc::clone(&self.turns);
@@ -137,14 +142,14 @@ impl TokenBook {
     }
 
     /// Returns the token of the running task, otherwise of a new one that obtains it from `source`.
-    fn feed_of(&self, key: TokenKey, origin: TokenOrigin, source: TokenSource) -> TokenFeed {
+    fn feed_of(&self, key: TokenKey, origin: TokenOrigin, source: TokenSource) -> CredentialFeed {
         let name = Arc::clone(&key.0);
         let mut entries = lock(&self.entries);
         if let Some(entry) = entries.get(&key).filter(|entry| entry.origin == origin) {
             let (state, refused) = (entry.state.subscribe(), Arc::clone(&entry.refused));
-            return TokenFeed::new(name, state, refused);
+            return CredentialFeed::new(name, state, refused);
         }
-        let (state, receiver) = watch::channel(IssuedToken::default());
+        let (state, receiver) = watch::channel(IssuedCredential::default());
         let refused = Arc::<Notify>::default();
         entries.insert(
             key.clone(),
@@ -158,7 +163,7 @@ impl TokenBook {
             entries: Arc::clone(&self.entries),
         };
         self.tasks.spawn(format!("identity {name}"), task.run());
-        TokenFeed::new(name, receiver, refused)
+        CredentialFeed::new(name, receiver, refused)
     }
 }
 
@@ -166,7 +171,7 @@ impl TokenBook {
 struct TokenTask {
     key: TokenKey,
     source: TokenSource,
-    state: watch::Sender<IssuedToken>,
+    state: watch::Sender<IssuedCredential>,
     refused: Arc<Notify>,
     entries: Arc<Mutex<BTreeMap<TokenKey, TokenEntry>>>,
 }
@@ -222,7 +227,7 @@ impl TokenTask {
                     let fact: Arc<str> = format!("{}: {fact}", codes::IDENTITY_FAILED).into();
                     let is_new = self.state.borrow().error.as_ref() != Some(&fact);
                     if is_new {
-                        warn!(%identity, reason = %fact, "no token for an identity");
+                        warn!(%identity, reason = %fact, "no credential for an identity");
                     }
                     self.state.send_modify(|state| state.error = Some(fact));
                     let requested = retry_after.unwrap_or_default();
@@ -235,18 +240,19 @@ impl TokenTask {
     }
 
     /// Publishes a token. Returns the pause until the next one.
-    fn publish(&self, obtained: ObtainedToken) -> Duration {
-        let ObtainedToken { token, expires, refresh_after, shows_refresh } = obtained;
+    fn publish(&self, obtained: ObtainedCredential) -> Duration {
+        let ObtainedCredential { credential, expires, refresh_after, shows_refresh } = obtained;
         // Up to 10 % earlier or later, so that the requests to one source are spread.
         let pause = match shows_refresh {
             true => refresh_after.mul_f64(rand::random_range(0.9..1.1)),
             false => refresh_after,
         };
         let refresh_at = shows_refresh.then(|| SystemTime::now() + pause);
-        let state = IssuedToken { token: Some(token), expires, refresh_at, error: None };
+        let credential = Some(credential);
+        let state = IssuedCredential { credential, expires, refresh_at, error: None };
         self.state.send_if_modified(|current| {
             if current.error.is_some() {
-                info!(identity = %self.key.0, "the identity has a token again");
+                info!(identity = %self.key.0, "the identity has a credential again");
             }
             let differs = *current != state;
             *current = state;
@@ -269,14 +275,14 @@ impl TokenTask {
         let mut work = pin!(work);
         let expires = {
             let state = self.state.borrow();
-            state.expires.filter(|_| state.token.is_some())
+            state.expires.filter(|_| state.credential.is_some())
         };
         if let Some(expires) = expires {
             let left = expires.duration_since(SystemTime::now()).unwrap_or_default();
             tokio::select! {
                 done = &mut work => return done,
                 () = sleep_until(Instant::now() + left) => {
-                    self.state.send_modify(|state| state.token = None);
+                    self.state.send_modify(|state| state.credential = None);
                 }
             }
         }
@@ -288,7 +294,7 @@ impl TokenTask {
 mod tests {
     use super::*;
     use crate::members::{AwsCredentials, AwsIdentity, ServerPattern};
-    use strait_kube_client::Redacted;
+    use strait_kube_client::{ApiCredential, Redacted};
 
     fn identity(path: &std::path::Path) -> MemberIdentity {
         MemberIdentity {
@@ -298,7 +304,7 @@ mod tests {
         }
     }
 
-    async fn until(feed: &TokenFeed, is_met: impl Fn(&IssuedToken) -> bool) {
+    async fn until(feed: &CredentialFeed, is_met: impl Fn(&IssuedCredential) -> bool) {
         let mut feed = feed.clone();
         let wait = async {
             while !is_met(&feed.current()) {
@@ -320,10 +326,11 @@ mod tests {
         let west = book.feed(&identity, "west", "west").expect("a feed");
         assert_eq!(east, west);
         assert_eq!(tasks.running(), 1);
-        until(&east, |state| state.error.is_some() && state.token.is_none()).await;
+        until(&east, |state| state.error.is_some() && state.credential.is_none()).await;
         let has_token = |wanted: &'static str| {
-            move |state: &IssuedToken| {
-                state.error.is_none() && state.token.as_ref().is_some_and(|t| t.reveal() == wanted)
+            move |state: &IssuedCredential| {
+                let token = state.credential.as_ref().and_then(ApiCredential::token);
+                state.error.is_none() && token == Some(wanted)
             }
         };
         std::fs::write(&path, "canary-1\n").expect("written");
@@ -332,7 +339,7 @@ mod tests {
         until(&west, has_token("canary-2")).await;
         // The previous token stays while the file is unusable.
         std::fs::write(&path, "").expect("written");
-        until(&west, |state| state.error.is_some() && state.token.is_some()).await;
+        until(&west, |state| state.error.is_some() && state.credential.is_some()).await;
         assert!(!format!("{book:?}{east:?}{:?}", east.current()).contains("canary"));
         drop((east, west));
         while tasks.running() > 0 {
@@ -343,10 +350,10 @@ mod tests {
 
     #[tokio::test]
     async fn token_that_expires_during_a_request_is_dropped() {
-        let (state, receiver) = watch::channel(IssuedToken {
-            token: Some(Redacted::new("canary".to_owned())),
+        let (state, receiver) = watch::channel(IssuedCredential {
+            credential: Some(ApiCredential::Token(Redacted::new("canary".to_owned()))),
             expires: Some(SystemTime::now() + Duration::from_millis(50)),
-            ..IssuedToken::default()
+            ..IssuedCredential::default()
         });
         let task = TokenTask {
             key: ("file".into(), String::new()),
@@ -355,10 +362,10 @@ mod tests {
             refused: Arc::default(),
             entries: Arc::default(),
         };
-        let feed = TokenFeed::new("file".into(), receiver, Arc::default());
+        let feed = CredentialFeed::new("file".into(), receiver, Arc::default());
         tokio::select! {
             () = task.meanwhile(std::future::pending()) => panic!("it never completes"),
-            () = until(&feed, |state| state.token.is_none()) => {}
+            () = until(&feed, |state| state.credential.is_none()) => {}
         }
         assert_eq!(task.meanwhile(std::future::ready(7)).await, 7);
     }

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::endpoint::OperatorUrl;
 use super::form::form_text;
 use super::oauth::{FORM, exchange_form, issued, read_answer};
-use super::obtained::{ObtainedToken, read_token};
+use super::obtained::{ObtainedCredential, read_token};
 use super::token_endpoint::{EndpointRequest, TokenFailure, parse_time};
 use super::{GoogleCredentials, GoogleFederation, GoogleIdentity};
 
@@ -31,7 +31,9 @@ const SCOPES: [&str; 2] = [
 const ACCOUNT_LIFETIME: &str = "3600s";
 
 /// Requests an access token.
-pub(super) async fn google_token(identity: &GoogleIdentity) -> Result<ObtainedToken, TokenFailure> {
+pub(super) async fn google_token(
+    identity: &GoogleIdentity,
+) -> Result<ObtainedCredential, TokenFailure> {
     match &identity.credentials {
         GoogleCredentials::Metadata { endpoint } => metadata(identity, endpoint.as_ref()).await,
         GoogleCredentials::Federation(federation) => {
@@ -51,7 +53,7 @@ fn url(endpoint: Option<&OperatorUrl>, public: &str, path: &str) -> Result<Uri, 
 async fn metadata(
     identity: &GoogleIdentity,
     endpoint: Option<&OperatorUrl>,
-) -> Result<ObtainedToken, TokenFailure> {
+) -> Result<ObtainedCredential, TokenFailure> {
     let query = form_text(&[("scopes", &SCOPES.join(","))]);
     let url = url(endpoint, METADATA, &format!("{METADATA_PATH}?{query}"))?;
     let mut request = EndpointRequest::get(url, identity.roots.as_deref(), &[]);
@@ -81,7 +83,7 @@ struct AccountAnswer {
 async fn federated(
     federation: &GoogleFederation,
     roots: Option<&Path>,
-) -> Result<ObtainedToken, TokenFailure> {
+) -> Result<ObtainedCredential, TokenFailure> {
     let GoogleFederation { audience, token_file, endpoint, service_account } = federation;
     let token = read_token(token_file)?;
     // The endpoint of the operator is the token service itself, or a server for all services.
@@ -99,16 +101,19 @@ async fn federated(
         })
     })?;
     let obtained = read_answer(&answer, |_| true, "")?;
-    let Some(account) = service_account else { return Ok(obtained) };
+    let Some((account, federated)) = service_account.as_ref().zip(obtained.credential.token())
+    else {
+        return Ok(obtained);
+    };
     let path = format!("/v1/projects/-/serviceAccounts/{account}:generateAccessToken");
     let iam = match endpoint {
         None => url(None, IAM, &path)?,
         Some(named) => at_server(named.uri(), &path)?,
     };
     let body = json!({ "scope": SCOPES, "lifetime": ACCOUNT_LIFETIME }).to_string();
-    let secrets = [token.as_str(), obtained.token.reveal().as_str()];
+    let secrets = [token.as_str(), federated];
     let request = EndpointRequest::post(iam, "application/json", body, roots, &secrets);
-    let request = request.authorized(&format!("Bearer {}", obtained.token.reveal()))?;
+    let request = request.authorized(&format!("Bearer {federated}"))?;
     let answer = request.send().await.map_err(|failure| {
         failure.with_advice(|| {
             format!("grant the principal roles/iam.workloadIdentityUser on {account}")

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::ExchangeIdentity;
 use super::form::form_text;
-use super::obtained::{ObtainedToken, expiring, read_token};
+use super::obtained::{ObtainedCredential, expiring_token, read_token};
 use super::token_endpoint::{EndpointRequest, EndpointResponse, TokenFailure};
 use crate::lifetime::{Lifetime, audiences};
 
@@ -43,7 +43,7 @@ pub(super) fn exchange_form(token: &str, audience: &str, scope: Option<&str>) ->
 pub(super) async fn exchanged_token(
     identity: &ExchangeIdentity,
     audience: &str,
-) -> Result<ObtainedToken, TokenFailure> {
+) -> Result<ObtainedCredential, TokenFailure> {
     let token = read_token(&identity.token_file)?;
     let form = exchange_form(&token, audience, identity.scope.as_deref());
     let (url, secrets) = (identity.endpoint.uri().clone(), [token.as_str()]);
@@ -64,7 +64,7 @@ pub(super) fn read_answer(
     answer: &EndpointResponse,
     is_accepted: impl Fn(&str) -> bool,
     audience: &str,
-) -> Result<ObtainedToken, String> {
+) -> Result<ObtainedCredential, String> {
     let EndpointResponse { shown, body, now, .. } = answer;
     // The parser's text may quote the token.
     let TokenAnswer { access_token, token_type, expires_in } = serde_json::from_slice(body)
@@ -90,7 +90,7 @@ pub(super) fn issued(
     token: String,
     stated: Option<Duration>,
     now: SystemTime,
-) -> Result<ObtainedToken, String> {
+) -> Result<ObtainedCredential, String> {
     if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(format!("{shown}: the answer has a token that no header can contain"));
     }
@@ -105,7 +105,7 @@ pub(super) fn issued(
     let lifetime = own.into_iter().chain(stated).min().unwrap_or(LIFETIME_UNSTATED);
     let here = SystemTime::now();
     let expires = here.checked_add(lifetime).ok_or(format!("{shown}: the lifetime is too long"))?;
-    Ok(expiring(token, expires, here))
+    Ok(expiring_token(token, expires, here))
 }
 
 /// Returns a number of seconds, which some endpoints send as text. A negative one is zero.

@@ -1,9 +1,9 @@
-//! A token that was obtained, and when it is renewed.
+//! A credential that was obtained, and when it is renewed.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use strait_kube_client::Redacted;
+use strait_kube_client::{ApiCredential, Redacted};
 
 /// Maximum size of a token in bytes; API servers refuse larger headers.
 const TOKEN_BYTES_MAX: u64 = 64 << 10;
@@ -11,11 +11,11 @@ const TOKEN_BYTES_MAX: u64 = 64 << 10;
 const LIFETIME_MIN: Duration = Duration::from_secs(60);
 pub(super) const LIFETIME_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// A token, and when the next one is requested.
+/// A token or client certificate, and when the next one is requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ObtainedToken {
-    /// The token.
-    pub token: Redacted<String>,
+pub(super) struct ObtainedCredential {
+    /// The credential.
+    pub credential: ApiCredential,
     /// When it expires, if known.
     pub expires: Option<SystemTime>,
     /// The time until the next request.
@@ -43,15 +43,31 @@ pub(super) fn read_token(path: &Path) -> Result<String, String> {
     }
 }
 
-/// Creates a token that expires, and sets its renewal time.
-pub(super) fn expiring(token: String, expires: SystemTime, now: SystemTime) -> ObtainedToken {
-    let lifetime = limited_lifetime(expires, now);
-    ObtainedToken {
-        token: Redacted::new(token),
-        expires: Some(now + lifetime),
-        refresh_after: renewal_after(lifetime),
-        shows_refresh: true,
+impl ObtainedCredential {
+    /// Sets the expiry and the renewal time of a credential.
+    pub(super) fn expiring(
+        credential: ApiCredential,
+        expires: SystemTime,
+        now: SystemTime,
+    ) -> Self {
+        let lifetime = limited_lifetime(expires, now);
+        Self {
+            credential,
+            expires: Some(now + lifetime),
+            refresh_after: renewal_after(lifetime),
+            shows_refresh: true,
+        }
     }
+}
+
+/// Creates a token that expires, and sets its renewal time.
+pub(super) fn expiring_token(
+    token: String,
+    expires: SystemTime,
+    now: SystemTime,
+) -> ObtainedCredential {
+    let credential = ApiCredential::Token(Redacted::new(token));
+    ObtainedCredential::expiring(credential, expires, now)
 }
 
 /// Returns the lifetime that a response states, within the limits.
@@ -83,7 +99,7 @@ mod tests {
     fn stated_lifetime_is_limited() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
         let expires = |seconds: u64| {
-            let token = expiring("t".to_owned(), now + Duration::from_secs(seconds), now);
+            let token = expiring_token("t".to_owned(), now + Duration::from_secs(seconds), now);
             token.expires.and_then(|time| time.duration_since(now).ok()).map(|left| left.as_secs())
         };
         assert_eq!(expires(1), Some(60));

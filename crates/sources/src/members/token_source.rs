@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::aws::{self, AwsSession};
-use super::obtained::{ObtainedToken, expiring, read_token};
+use super::obtained::{ObtainedCredential, expiring_token, read_token};
 use super::token_endpoint::TokenFailure;
 use super::{AzureIdentity, ExchangeIdentity, GoogleIdentity, azure, google, oauth};
 use crate::exec::{ExecToken, Program};
@@ -51,7 +51,7 @@ pub enum TokenSource {
     Google(Box<GoogleIdentity>),
     /// A token of Entra ID.
     Entra(Box<AzureIdentity>),
-    /// The token that a program prints.
+    /// The token or client certificate that a program prints.
     Program {
         /// The program.
         program: Box<Program>,
@@ -82,7 +82,7 @@ impl TokenSource {
     ///
     /// # Errors
     /// Returns the reason. It never contains a token.
-    pub(super) async fn obtain(&self) -> Result<ObtainedToken, TokenFailure> {
+    pub(super) async fn obtain(&self) -> Result<ObtainedCredential, TokenFailure> {
         match self {
             Self::File(path) => Ok(from_file(path)?),
             Self::Account { hub, namespace, account, audience } => {
@@ -107,41 +107,47 @@ impl TokenSource {
     }
 }
 
-fn from_file(path: &Path) -> Result<ObtainedToken, String> {
+fn from_file(path: &Path) -> Result<ObtainedCredential, String> {
     let token = read_token(path)?;
     let lifetime = Lifetime::from_token(&token);
     if let Some(Lifetime { expires, .. }) = lifetime.filter(|one| one.expires <= Timestamp::now()) {
         return Err(format!("{}: the token expired at {expires}", path.display()));
     }
     let expires = lifetime.map(|lifetime| SystemTime::from(lifetime.expires));
-    Ok(ObtainedToken {
-        token: Redacted::new(token),
+    Ok(ObtainedCredential {
+        credential: ApiCredential::Token(Redacted::new(token)),
         expires,
         refresh_after: FILE_INTERVAL,
         shows_refresh: false,
     })
 }
 
-/// Reads the token that a program printed. Without an expiry, the program runs again after a fixed
-/// time.
-fn from_program(command: &str, printed: ExecToken) -> Result<ObtainedToken, String> {
-    let ApiCredential::Token(token) = printed.credential else {
-        return Err(format!("{command} printed a client certificate; only a token can be used"));
-    };
-    if !token.reveal().bytes().all(|byte| byte.is_ascii_graphic()) {
+/// Reads the credential that a program printed. Without an expiry, the program runs again after a
+/// fixed time.
+fn from_program(command: &str, printed: ExecToken) -> Result<ObtainedCredential, String> {
+    let ExecToken { credential, ends } = printed;
+    if credential.token().is_some_and(|token| !token.bytes().all(|byte| byte.is_ascii_graphic())) {
         return Err(format!("{command} printed a token with a character that no token has"));
     }
+    if let ApiCredential::Certificate { certificate_pem, .. }
+    | ApiCredential::CertificateAndToken { certificate_pem, .. } = &credential
+        && Lifetime::from_certificate(certificate_pem).is_none()
+    {
+        return Err(format!("{command} printed a clientCertificateData without a PEM certificate"));
+    }
     let now = Timestamp::now();
-    let in_token = || Lifetime::from_token(token.reveal()).map(|lifetime| lifetime.expires);
-    match printed.ends.or_else(in_token) {
+    let own_end = || Lifetime::from_credential(&credential).map(|lifetime| lifetime.expires);
+    match ends.or_else(own_end) {
         Some(expires) if expires <= now => {
-            Err(format!("{command} printed a token that expired at {expires}"))
+            Err(format!("{command} printed a credential that expired at {expires}"))
         }
-        Some(expires) => {
-            Ok(expiring(token.reveal().clone(), SystemTime::from(expires), SystemTime::from(now)))
-        }
-        None => Ok(ObtainedToken {
-            token,
+        Some(expires) => Ok(ObtainedCredential::expiring(
+            credential,
+            SystemTime::from(expires),
+            SystemTime::from(now),
+        )),
+        None => Ok(ObtainedCredential {
+            credential,
             expires: None,
             refresh_after: PROGRAM_INTERVAL,
             shows_refresh: true,
@@ -166,7 +172,7 @@ async fn request_token(
     hub: &Access,
     (namespace, account): (&str, &str),
     audience: &str,
-) -> Result<ObtainedToken, String> {
+) -> Result<ObtainedCredential, String> {
     let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
     let request = json!({
         "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
@@ -177,7 +183,7 @@ async fn request_token(
         format!("token of account {namespace}/{account}: {}", one_line(&error.to_string()))
     })?;
     let TokenRequestStatus { token, expiration_timestamp } = answer.status;
-    Ok(expiring(token, SystemTime::from(expiration_timestamp), SystemTime::now()))
+    Ok(expiring_token(token, SystemTime::from(expiration_timestamp), SystemTime::now()))
 }
 
 #[cfg(test)]
@@ -185,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn token_of_a_program_is_used_until_it_expires() {
+    fn credential_of_a_program_is_used_until_it_expires() {
         let token = |text: &str| ApiCredential::Token(Redacted::new(text.to_owned()));
         let in_seconds = |seconds| Timestamp::now() + jiff::SignedDuration::from_secs(seconds);
         let read = |credential, ends| from_program("/plugin", ExecToken { credential, ends });
@@ -193,11 +199,19 @@ mod tests {
         assert!(hour.refresh_after.as_secs().abs_diff(1800) <= 1 && hour.expires.is_some());
         let endless = read(token("canary"), None).expect("a token");
         assert_eq!((endless.refresh_after.as_secs(), endless.expires), (600, None));
-        let (certificate_pem, key_pem) = (Vec::new(), Redacted::new(Vec::new()));
+        let certificate = |certificate_pem: &str| {
+            let certificate_pem = certificate_pem.as_bytes().to_vec();
+            let key_pem = Redacted::new(b"canary".to_vec());
+            ApiCredential::Certificate { certificate_pem, key_pem }
+        };
+        let issued = rcgen::generate_simple_self_signed(["reader".to_owned()]).expect("a pair");
+        let usable = read(certificate(&issued.cert.pem()), None).expect("a certificate");
+        // It is valid for longer than the limit of 24 h.
+        assert_eq!((usable.refresh_after.as_secs(), usable.credential.token()), (12 * 3600, None));
         for (credential, ends, fact) in [
             (token("canary"), Some(in_seconds(-1)), "expired at"),
             (token("canary\n"), None, "a character"),
-            (ApiCredential::Certificate { certificate_pem, key_pem }, None, "client certificate"),
+            (certificate("canary"), None, "without a PEM certificate"),
         ] {
             let error = read(credential, ends).expect_err(fact);
             assert!(error.contains(fact) && !error.contains("canary"), "{error}");
@@ -228,7 +242,14 @@ mod tests {
             audience: "strait-member-east".to_owned(),
         };
         let obtained = source("reader").obtain().await.expect("a token");
-        let claims = obtained.token.reveal().split('.').nth(1).expect("a JWT").to_owned();
+        let claims = obtained
+            .credential
+            .token()
+            .expect("a token")
+            .split('.')
+            .nth(1)
+            .expect("a JWT")
+            .to_owned();
         let claims =
             base64::Engine::decode(&base64::engine::general_purpose::URL_SAFE_NO_PAD, claims);
         let claims: Value = serde_json::from_slice(&claims.expect("base64")).expect("JSON");

@@ -204,6 +204,38 @@ async fn program_of_the_operator_file_provides_the_token_of_a_profile() {
 }
 
 #[tokio::test]
+async fn client_certificate_of_a_program_is_used_and_replaced_when_it_is_refused() {
+    let sim = sim("east").await;
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("credential");
+    let print = |(certificate, key): &(String, String)| {
+        let status = json!({ "clientCertificateData": certificate, "clientKeyData": key });
+        std::fs::write(&path, json!({ "status": status }).to_string()).expect("written");
+    };
+    let first = sim.issue_certificate("strait");
+    print(&first);
+    let entry = json!({
+        "provider": "ocm", "program": { "command": "cat", "args": [path.display().to_string()] },
+        "servers": ["127.0.0.0/8"],
+    });
+    let (mesh, _file) = mesh(&entry.to_string()).await;
+    mesh.hub.store().apply(profile(&sim, "True", "east")).expect("a profile");
+    let live = east(&mesh, |east| east.state == ClusterState::Live).await;
+    let credential = live.credential.expect("a credential");
+    assert_eq!(credential.identity.as_deref(), Some("ocm"));
+    assert!(credential.expires.is_some(), "the certificate states its end");
+
+    // Open watches continue, and new requests use the next certificate.
+    print(&sim.issue_certificate("strait"));
+    sim.revoke_certificate(&first.0);
+    sim.stop().await;
+    sim.store().apply(service("shop", "late", "10.96.0.9", &[HTTP])).expect("a service");
+    sim.restart().await;
+    let live = east(&mesh, |east| east.services == 2 && east.state == ClusterState::Live).await;
+    assert_eq!(live.credential.expect("a credential").last_error, None);
+}
+
+#[tokio::test]
 async fn failure_of_a_program_is_the_reason_of_the_member() {
     let sim = sim("east").await;
     let entry = "{provider: ocm, program: {command: sh, args: [-c, 'echo canary; echo log in first >&2; exit 3']}, servers: ['127.0.0.0/8']}";

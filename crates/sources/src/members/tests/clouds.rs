@@ -6,12 +6,12 @@ use std::time::{Duration, SystemTime};
 use strait_sim::cloud::{ACCOUNT, CLIENT, CloudMode, FakeCloud, PROVIDER, SUBJECT, TENANT};
 
 use crate::members::book::TokenBook;
-use crate::members::obtained::ObtainedToken;
+use crate::members::obtained::ObtainedCredential;
 use crate::members::token_endpoint::TokenFailure;
 use crate::members::token_source::TokenSource;
 use crate::members::{IdentityKind, MemberIdentity, MemberSources};
 use strait_base::task::Supervisor;
-use strait_kube_client::{IssuedToken, TokenFeed};
+use strait_kube_client::{CredentialFeed, IssuedCredential};
 
 /// The cloud, and the directory of the token file.
 struct Fixture {
@@ -37,7 +37,7 @@ impl Fixture {
         file.identity("i").expect("it exists").clone()
     }
 
-    async fn obtain(&self, kind: &str) -> Result<ObtainedToken, TokenFailure> {
+    async fn obtain(&self, kind: &str) -> Result<ObtainedCredential, TokenFailure> {
         let source = match self.identity(kind).kind {
             IdentityKind::Google(google) => TokenSource::Google(Box::new(google)),
             IdentityKind::Azure(azure) => TokenSource::Entra(Box::new(azure)),
@@ -69,7 +69,7 @@ fn all() -> Vec<String> {
     vec![METADATA.to_owned(), federation(""), account, azure(), EXCHANGE.to_owned()]
 }
 
-fn seconds_left(token: &ObtainedToken) -> u64 {
+fn seconds_left(token: &ObtainedCredential) -> u64 {
     let expires = token.expires.expect("it expires");
     expires.duration_since(SystemTime::now()).expect("in the future").as_secs()
 }
@@ -80,7 +80,11 @@ async fn each_identity_sends_the_documented_requests() {
         let fixture = Fixture::start().await;
         let token = fixture.obtain(&kind).await.unwrap_or_else(|failure| panic!("{failure:?}"));
         assert_eq!(fixture.cloud.violations(), [""; 0], "{kind}");
-        assert_eq!(fixture.cloud.issued().last(), Some(token.token.reveal()), "{kind}");
+        assert_eq!(
+            fixture.cloud.issued().last().map(String::as_str),
+            token.credential.token(),
+            "{kind}"
+        );
         assert!(seconds_left(&token).abs_diff(3600) <= 2, "{kind}");
         assert!(token.refresh_after.as_secs().abs_diff(1800) <= 1, "{kind}");
         let requests = if kind.contains("serviceAccount") { 2 } else { 1 };
@@ -196,7 +200,7 @@ async fn token_that_no_member_would_accept_is_refused() {
 }
 
 /// Waits for a state of a token.
-async fn until(feed: &TokenFeed, is_met: impl Fn(&IssuedToken) -> bool) {
+async fn until(feed: &CredentialFeed, is_met: impl Fn(&IssuedCredential) -> bool) {
     let mut feed = feed.clone();
     let wait = async {
         while !is_met(&feed.current()) {
@@ -216,7 +220,7 @@ async fn one_request_serves_all_members_of_an_identity() {
         let member = |n: u32| book.feed(&identity, &format!("m{n}"), "x").expect("a feed");
         let feeds: Vec<_> = (0..100).map(member).collect();
         for feed in &feeds {
-            until(feed, |state| state.token.is_some()).await;
+            until(feed, |state| state.credential.is_some()).await;
         }
         assert_eq!(fixture.cloud.requests().len(), 1, "{kind}");
         assert_eq!(tasks.running(), 1);
@@ -231,9 +235,9 @@ async fn exchanged_token_is_for_one_member_each() {
     let identity = fixture.identity(EXCHANGE);
     let feeds = ["east", "west"].map(|id| book.feed(&identity, id, id).expect("a feed"));
     for (feed, id) in feeds.iter().zip(["east", "west"]) {
-        until(feed, |state| state.token.is_some()).await;
-        let token = feed.current().token.expect("a token");
-        let audience = crate::lifetime::audiences(token.reveal());
+        until(feed, |state| state.credential.is_some()).await;
+        let credential = feed.current().credential.expect("a token");
+        let audience = crate::lifetime::audiences(credential.token().unwrap_or_default());
         assert_eq!(audience, [format!("strait-member-{id}")]);
     }
     assert_eq!(fixture.cloud.requests().len(), 2);
