@@ -25,8 +25,9 @@ use strait_sources::clusters::status::ClusterState;
 
 /// Minimum interval of the computations.
 const PACE: Duration = Duration::from_secs(5);
-/// The pause after a computation lasts at least this multiple of its duration.
-const SHARE: u32 = 20;
+/// The pause after a computation lasts at least this multiple of its duration, so that problems take at
+/// most 0.5 % of a core.
+const SHARE: u32 = 200;
 
 /// Publishes the problems until the process ends.
 pub async fn follow(sources: Arc<Sources>, problems: watch::Sender<Arc<Vec<LastingProblem>>>) {
