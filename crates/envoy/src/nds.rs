@@ -158,8 +158,9 @@ impl<'a> NameTableInputs<'a> {
 
     /// Adds the virtual addresses of pods in other networks. Under a name of the set, these are all
     /// pods. Under the service's own name, a pod is only added if it is in one remote cluster and no
-    /// pod of that name is reachable directly. The name of the service stays unchanged, so that a
-    /// client that uses any pod does not suddenly use another region.
+    /// pod of that name is reachable directly. The name of the service stays unchanged unless the
+    /// Service in the proxy's cluster has the annotation `strait.dev/headless: everywhere`, so that
+    /// a client that uses any pod does not suddenly use another region.
     fn add_remote_pods(&self, service: &MergedService, names: &mut PodNames) {
         let Some(pods) = self.context.remote_pods.of(service.hostname()) else { return };
         let home = self.context.network_of_cluster(&self.view.cluster);
@@ -167,10 +168,10 @@ impl<'a> NameTableInputs<'a> {
         if !self.view.ipv4 {
             return;
         }
-        let is_of_set = service.hostname().is_of_set();
+        let has_all = service.hostname().is_of_set() || self.is_everywhere(service);
         let mut found: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new();
         for (cluster, pods) in remote {
-            if is_of_set {
+            if has_all {
                 names.all.extend(pods.addresses());
             }
             for (pod, address) in pods.named() {
@@ -183,6 +184,15 @@ impl<'a> NameTableInputs<'a> {
                 names.named.entry(name).or_insert_with(|| [only].into());
             }
         }
+    }
+
+    /// Returns whether the Service in the proxy's own cluster requests that its name has the pods in
+    /// other networks too. Services in other clusters cannot request it, so a cluster that joins
+    /// changes no name.
+    fn is_everywhere(&self, service: &MergedService) -> bool {
+        service.shards.iter().any(|shard| {
+            shard.key.cluster == self.view.cluster && shard.service.named_pods.everywhere
+        })
     }
 
     /// Returns the name of a pod below the service's name, if it has one. Under a name of the set, it
@@ -224,7 +234,7 @@ impl<'a> NameTableInputs<'a> {
         pod: EndpointRef<'_>,
         network: &NetworkId,
     ) -> bool {
-        let anyway = shard.service.publish_not_ready;
+        let anyway = shard.service.named_pods.unready;
         let health = if anyway { Health::Healthy } else { pod.health };
         let pod = EndpointRef { health, ..pod };
         decide(self.context, self.view, service, &shard.key, pod, network) == Ok(Path::Direct)

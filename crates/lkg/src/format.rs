@@ -19,9 +19,10 @@ use strait_model::registry::ServiceRecord;
 use strait_model::{
     Addresses, ByName, ClusterFacts, ClusterId, Collection, DeclaredGateway, Definition,
     Distribution, Endpoint, EndpointRef, Endpoints, ExportTo, ExportedPort, ExportedService,
-    GatewayHost, Health, Hostname, IpFamily, Labels, Locality, Mode, NamedEndpoint, Namespace,
-    NetworkId, ObjectFiles, ObjectKey, PodState, Port, Profile, Protocol, RawService, Resolution,
-    Service, SharingFacts, TargetPort, TlsMode, UidMark, Workload, WorkloadKey, Workloads,
+    GatewayHost, Health, Hostname, IpFamily, Labels, Locality, Mode, NamedEndpoint, NamedPodScope,
+    Namespace, NetworkId, ObjectFiles, ObjectKey, PodState, Port, Profile, Protocol, RawService,
+    Resolution, Service, SharingFacts, TargetPort, TlsMode, UidMark, Workload, WorkloadKey,
+    Workloads,
 };
 
 macro_rules! names {
@@ -65,7 +66,7 @@ fields!(Definition {
     node_local,
     prefers,
     sharing,
-    publish_not_ready,
+    named_pods,
     affinity_seconds,
     mesh_external,
 });
@@ -86,6 +87,18 @@ impl Encode for SharingFacts {
 impl EncodePlain for SharingFacts {
     fn append(self, bytes: &mut Vec<u8>) {
         bytes.push(self.code());
+    }
+}
+
+/// One byte. Earlier files have a flag here, which means that unready pods are named; its byte is
+/// the same.
+impl Encode for NamedPodScope {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        to.bytes.push(self.code());
+    }
+
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
+        Self::from_code(from.byte()?).ok_or(MalformedValue("named pods"))
     }
 }
 

@@ -15,8 +15,8 @@ use super::*;
 use strait_model::{
     Addresses, ByName, ClusterExports, ClusterFacts, Collection, DeclaredGateway, Definition,
     Distribution, Endpoint, ExportTo, GatewayHost, Health, Labels, Locality, Mode, NamedEndpoint,
-    ObjectKey, PodState, Port, Profile, Protocol, Resolution, Service, SharingFacts, TargetPort,
-    TlsMode, UidMark, Workload, WorkloadKey, Workloads,
+    NamedPodScope, ObjectKey, PodState, Port, Profile, Protocol, Resolution, Service, SharingFacts,
+    TargetPort, TlsMode, UidMark, Workload, WorkloadKey, Workloads,
 };
 
 fn origin() -> StateOrigin {
@@ -180,7 +180,7 @@ impl Dice {
             node_local: self.flip(),
             prefers: self.of(&[Distribution::Any, Distribution::SameZone, Distribution::SameNode]),
             sharing: self.sharing(),
-            publish_not_ready: self.flip(),
+            named_pods: NamedPodScope { unready: self.flip(), everywhere: self.flip() },
             affinity_seconds: self.flip().then_some(7),
             mesh_external: self.flip(),
         };
@@ -728,7 +728,8 @@ fn of_version(version: u32) -> (ShardState, DatacentreState, StoredObjects, Memb
             prefers: Distribution::SameZone,
             // A flag in earlier files, with the same byte.
             sharing: SharingFacts { export: Some(false), ..SharingFacts::default() },
-            publish_not_ready: true,
+            // A flag in earlier files, with the same byte.
+            named_pods: NamedPodScope { unready: true, everywhere: false },
             affinity_seconds: Some(7),
             mesh_external: false,
         };

@@ -114,8 +114,8 @@ pub use read_namespaces::ReadNamespaces;
 pub use root_bundle::RootBundle;
 pub use route_status::{GATEWAY_CONTROLLER, RouteParentStatus, RouteStatus};
 pub use service::{
-    ByName, Definition, Distribution, ExportTo, NamedEndpoint, Port, Protocol, Resolution, Service,
-    TargetPort,
+    ByName, Definition, Distribution, ExportTo, HEADLESS_EVERYWHERE, NamedEndpoint, NamedPodScope,
+    Port, Protocol, Resolution, Service, TargetPort,
 };
 pub use sharing::{
     ISTIO_GLOBAL_LABEL, SERVICE_SETTINGS_RULE, SHARE_LABEL, SharingDecision, SharingFacts,

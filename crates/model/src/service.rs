@@ -60,14 +60,39 @@ pub struct Definition {
     pub prefers: Distribution,
     /// The statements of the cluster's objects about sharing the service with other clusters.
     pub sharing: SharingFacts,
-    /// `publishNotReadyAddresses`; affects name tables only.
-    pub publish_not_ready: bool,
+    /// The pods that name tables contain beyond the usual ones.
+    pub named_pods: NamedPodScope,
     /// The session affinity timeout in seconds (`sessionAffinity: ClientIP`); `None` without
     /// affinity. It is only compared between clusters, which can disagree on it, and not sent to
     /// proxies.
     pub affinity_seconds: Option<u32>,
     /// Whether it is outside the mesh, so that no mTLS is expected.
     pub mesh_external: bool,
+}
+
+/// The annotation of a headless Service whose name has the pods of all networks, and its only value.
+pub const HEADLESS_EVERYWHERE: (&str, &str) = ("strait.dev/headless", "everywhere");
+
+/// The pods that name tables contain in addition to the ready pods in the proxy's network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct NamedPodScope {
+    /// Pods that are not ready (`publishNotReadyAddresses`).
+    pub unready: bool,
+    /// Under the name of a headless service, its pods in other networks, for proxies of the
+    /// cluster with this Service ([`HEADLESS_EVERYWHERE`]).
+    pub everywhere: bool,
+}
+
+impl NamedPodScope {
+    /// Returns the scope as one number. A number, once assigned, keeps its meaning.
+    pub fn code(self) -> u8 {
+        u8::from(self.unready) | u8::from(self.everywhere) << 1
+    }
+
+    /// Returns the scope with this number; `None` if it is out of range.
+    pub fn from_code(code: u8) -> Option<Self> {
+        (code < 4).then_some(Self { unready: code & 1 != 0, everywhere: code & 2 != 0 })
+    }
 }
 
 impl Service {

@@ -51,7 +51,7 @@ pub fn service(name: &str) -> Service {
         node_local: false,
         prefers: Default::default(),
         sharing: SharingFacts::default(),
-        publish_not_ready: false,
+        named_pods: Default::default(),
         affinity_seconds: None,
         mesh_external: false,
     })

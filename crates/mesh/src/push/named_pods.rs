@@ -220,7 +220,7 @@ fn pods_of(
         role: Role::Gateway,
         grpc: None,
     };
-    let publishes_unready = shard.service.publish_not_ready;
+    let publishes_unready = shard.service.named_pods.unready;
     let is_reachable = |pod: EndpointRef<'_>| {
         let health = if publishes_unready { Health::Healthy } else { pod.health };
         let pod = EndpointRef { health, ..pod };

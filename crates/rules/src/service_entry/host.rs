@@ -54,7 +54,7 @@ impl<'a> Host<'a> {
             node_local: false,
             prefers: Distribution::Any,
             sharing: SharingFacts { label: entry.share, ..SharingFacts::default() },
-            publish_not_ready: false,
+            named_pods: Default::default(),
             affinity_seconds: None,
             mesh_external: entry.external,
         };

@@ -28,7 +28,7 @@ fn plain(addresses: &[&str]) -> Service {
         node_local: false,
         prefers: Default::default(),
         sharing: Default::default(),
-        publish_not_ready: false,
+        named_pods: Default::default(),
         affinity_seconds: None,
         mesh_external: false,
     });

@@ -116,7 +116,7 @@ fn endpoints(
             address,
             port,
             port_name: Arc::clone(port_name),
-            health: if shard.service.publish_not_ready { Health::Healthy } else { health },
+            health: if shard.service.named_pods.unready { Health::Healthy } else { health },
             network: shard.networks().get(place)?.clone(),
             claimants: shard.claimants(place).cloned(),
             locality: Arc::clone(locality),

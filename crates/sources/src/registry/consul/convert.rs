@@ -110,7 +110,7 @@ pub(super) fn service(name: &Arc<str>, datacentre: &str, instances: &[Instance])
         node_local: false,
         prefers: Distribution::Any,
         sharing: SharingFacts::default(),
-        publish_not_ready: false,
+        named_pods: Default::default(),
         affinity_seconds: None,
         mesh_external,
     };

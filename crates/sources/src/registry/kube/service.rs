@@ -14,9 +14,9 @@ use strait_kube_client::{
     Pairs, ProtobufMessage, list, null_as_default,
 };
 use strait_model::{
-    Definition, Distribution, ExportTo, Hostname, ISTIO_GLOBAL_LABEL, IpFamily, Labels,
-    NETWORK_LABEL, Namespace, Port, Protocol, RawService, Resolution, SHARE_LABEL, Service,
-    SharingFacts, SortedMap, TargetPort, labels_match,
+    Definition, Distribution, ExportTo, HEADLESS_EVERYWHERE, Hostname, ISTIO_GLOBAL_LABEL,
+    IpFamily, Labels, NETWORK_LABEL, NamedPodScope, Namespace, Port, Protocol, RawService,
+    Resolution, SHARE_LABEL, Service, SharingFacts, SortedMap, TargetPort, labels_match,
 };
 
 const EXPORT_TO: &str = "networking.istio.io/exportTo";
@@ -270,6 +270,22 @@ pub(super) fn share_label(value: Option<&str>) -> Result<Option<bool>, Box<str>>
     value.map(|text| text.parse().map_err(|_| invalid(text))).transpose()
 }
 
+/// Reads the value of the annotation [`HEADLESS_EVERYWHERE`].
+///
+/// # Errors
+/// Returns the reason why the annotation is ignored.
+fn is_everywhere(value: Option<&str>, is_headless: bool) -> Result<bool, Box<str>> {
+    let (name, everywhere) = HEADLESS_EVERYWHERE;
+    let reason = match value {
+        None => return Ok(false),
+        Some(text) if text != everywhere => format!("the only value is {everywhere}"),
+        Some(_) if is_headless => return Ok(true),
+        Some(_) => "the Service has a cluster IP".to_owned(),
+    };
+    let text = value.unwrap_or_default();
+    Err(format!("annotation {name}: {text:?} is ignored, because {reason}").into())
+}
+
 impl KubeService {
     /// Returns the service in a namespace with this default distribution, with the addresses of
     /// `nodes` in a stable order. `runs_pod` returns whether a ready pod of the service runs on a
@@ -436,6 +452,12 @@ impl ReadKind for KubeService {
             invalid = Some(reason);
             None
         });
+        let (headless_annotation, _) = HEADLESS_EVERYWHERE;
+        let everywhere =
+            is_everywhere(annotation(headless_annotation), headless).unwrap_or_else(|reason| {
+                invalid = Some(reason);
+                false
+            });
         let istio_label = metadata.labels.get(ISTIO_GLOBAL_LABEL);
         let istio_label = istio_label.and_then(|text| text.parse().ok());
         let sharing = SharingFacts { label: share, istio_label, ..SharingFacts::default() };
@@ -460,7 +482,7 @@ impl ReadKind for KubeService {
             node_local: *spec.internal_traffic_policy == *"Local",
             prefers: distribution_value.unwrap_or_default(),
             sharing,
-            publish_not_ready: spec.publish_not_ready_addresses,
+            named_pods: NamedPodScope { unready: spec.publish_not_ready_addresses, everywhere },
             affinity_seconds: (*spec.session_affinity == *"ClientIP").then(|| {
                 let timeout = spec.session_affinity_config.client_ip.timeout_seconds;
                 u32::try_from(timeout)

@@ -130,7 +130,7 @@ fn imported(key: &NamespacedName, hostname: Hostname, import: &Import) -> Servic
         node_local: false,
         prefers: Distribution::Any,
         sharing: SharingFacts::default(),
-        publish_not_ready: false,
+        named_pods: Default::default(),
         affinity_seconds: None,
         mesh_external: false,
     };

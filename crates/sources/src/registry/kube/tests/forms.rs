@@ -136,7 +136,7 @@ fn responses_of_a_real_api_server_are_equal_in_both_encodings() {
         cart.service.external_addresses,
         ["192.0.2.1".into(), "lb.example".into(), "192.0.2.9".into()]
     );
-    assert!(cart.service.node_local && cart.service.publish_not_ready && cart.service.created > 0);
+    assert!(cart.service.node_local && cart.service.named_pods.unready && cart.service.created > 0);
     assert_eq!((cart.service.ports.len(), cart.service.selector.len()), (3, 2));
     let endpoints: Vec<_> = cart
         .endpoints

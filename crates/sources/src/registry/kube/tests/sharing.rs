@@ -77,6 +77,39 @@ fn other_values_of_the_label_are_ignored_with_a_reason() {
 }
 
 #[test]
+fn headless_annotation_has_one_value_and_needs_a_headless_service() {
+    let db = |cluster_ip: &str, annotations: Value| {
+        Arrives::Service(json!({
+            "metadata": {"namespace": "shop", "name": "db", "annotations": annotations},
+            "spec": {"clusterIP": cluster_ip, "ports": [{"port": 80}]},
+        }))
+    };
+    let valid = json!({"strait.dev/headless": "everywhere"});
+    let other = json!({"strait.dev/headless": "Everywhere"});
+    let mut index = index();
+    for (cluster_ip, annotations, everywhere, reason) in [
+        ("None", valid.clone(), true, None),
+        (
+            "None",
+            other,
+            false,
+            Some("\"Everywhere\" is ignored, because the only value is everywhere"),
+        ),
+        ("172.16.0.1", valid, false, Some("because the Service has a cluster IP")),
+        ("None", json!({}), false, None),
+    ] {
+        apply(&mut index, db(cluster_ip, annotations));
+        let services = index.everything().services;
+        let record = services.into_values().next().flatten().expect("the service");
+        assert_eq!(record.service.named_pods.everywhere, everywhere, "{reason:?}");
+        let skipped = index.skipped();
+        assert_eq!(skipped.count, u64::from(reason.is_some()), "{reason:?}");
+        let last = skipped.last.unwrap_or_default();
+        assert!(last.contains(reason.unwrap_or_default()), "{last}");
+    }
+}
+
+#[test]
 fn service_scopes_follow_the_mesh_config_and_all_labels() {
     let mut index = index();
     reported(&mut index, shop(json!({"team": "a"})));

@@ -201,7 +201,7 @@ fn services_keep_their_addresses_ports_and_kind() {
         ["10.0.0.1", "fd00::1"]
     );
     assert_eq!(found.external_addresses, ["192.0.2.9".into()]);
-    assert!(found.node_local && found.publish_not_ready && !found.mesh_external);
+    assert!(found.node_local && found.named_pods.unready && !found.mesh_external);
     let targets: Vec<_> = found.ports.iter().map(|port| port.target.clone()).collect();
     let expected =
         [TargetPort::Name("web".into()), TargetPort::Number(9090), TargetPort::Number(91)];
