@@ -43,6 +43,7 @@ use strait_base::hash::SecretHasher;
 use strait_mesh::aggregate::MergedService;
 use strait_mesh::push::PushContext;
 use strait_mesh::push::addresses::{ListenAddresses, Vip};
+use strait_model::mesh_config::RetryRule;
 use strait_model::{ClusterId, Hostname, Namespace, Port, Protocol, Resolution};
 use strait_proto::envoy::envoy::config::route::v3 as route;
 use strait_proto::envoy::google::protobuf::UInt32Value;
@@ -65,6 +66,15 @@ pub(super) fn service_routes(
         host = merged_with(&host, &list.bytes);
     }
     Some(encode(name, &route::RouteConfiguration { name: name.into(), ..ending(host) }))
+}
+
+/// Returns the routes of requests to pods in other networks: all of them go to `upstream`.
+pub(super) fn remote_pod_routes(
+    upstream: &str,
+    retries: Option<&RetryRule>,
+) -> route::RouteConfiguration {
+    let host = for_everything(upstream, rules::to_pods(upstream, retries));
+    route::RouteConfiguration { name: upstream.into(), ..ending(host) }
 }
 
 /// Returns the settings of all outbound virtual hosts: servers receive the attempt number

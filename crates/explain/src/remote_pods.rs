@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use strait_base::codes;
 use strait_mesh::aggregate::MergedService;
 use strait_mesh::push::PushContext;
 use strait_mesh::push::remote_pods::PodNaming;
 use strait_mesh::push::shared::set_names;
 use strait_mesh::push::view::ViewKey;
 use strait_model::{ClusterId, EndpointRef, NetworkId};
+use strait_rules::traffic::{HostPattern, Reason};
 
 /// Returns by which name clients in other networks reach a pod, or why they don't; `None` if the
 /// pods of its cluster have no names in other networks.
@@ -49,6 +51,21 @@ pub(super) fn naming(
             }
         }
     })
+}
+
+/// Returns the reason that rules for `host`, at `path` of their object, do not apply to pods in
+/// other networks, if clients select these pods by name.
+pub(super) fn rules_without_effect(
+    context: &PushContext,
+    host: &HostPattern,
+    path: &str,
+) -> Option<Reason> {
+    let mut hosts = context.remote_pods.hosts();
+    let service = hosts.find(|service| host.matches(service.as_str()))?;
+    let text = format!(
+        "the rules do not apply to connections to single pods of {service} in other networks"
+    );
+    Some(Reason::warning(&codes::RULES_NOT_FOR_PODS, path, text))
 }
 
 fn reached_at(name: &str) -> String {

@@ -235,4 +235,12 @@ A label or annotation names a network that has no gateway and that at most one c
 other than the one that the cluster's Secret defines, and the name differs in one or two letters from a
 network that exists. Endpoints with a misspelt network are unreachable from other networks, and their own
 proxies reach nothing directly. Names that differ only in digits are not compared.";
+
+    /// Rules for a host whose pods are selected by name.
+    RULES_NOT_FOR_PODS = "STR0434", "rules do not apply to pods of a headless service in other networks",
+        "Nothing, if clients in other networks select pods. Otherwise give them a second Service with a cluster IP,
+and write the rules for its host.", "\
+Clients in other networks select a pod of a headless service by its name, and no rule may send the connection
+to another destination. All requests and connections to such a pod go to that pod, with the timeouts, retries
+and limits of the mesh config and of DestinationRules. The rules apply to pods in the client's own network.";
 }

@@ -1,9 +1,13 @@
 //! Upstream clusters for pods of headless services that are reached by name through gateways.
 //! (docs/contributing/decisions/0065-headless-services-across-networks.md)
 
+use std::collections::HashMap;
 use std::time::Duration;
 
-use super::{ClusterInputs, parts, policy, single_endpoint, socket_address};
+use super::http_options::limited_options;
+use super::{
+    ClusterInputs, REQUESTS_PER_CONNECTION, parts, policy, single_endpoint, socket_address,
+};
 use crate::lds::pod_server_name;
 use crate::{duration, encode};
 use strait_mesh::aggregate::MergedService;
@@ -70,7 +74,14 @@ impl ClusterInputs<'_> {
             Some(ClientTls::Mesh(server)) => server.clone(),
             Some(_) => return None,
         };
+        // Requests that select a pod have a connection pool for each SNI, hence for each pod.
+        let options = if port.protocol.is_http() {
+            limited_options(part.port.protocol, &part.policy, Some(REQUESTS_PER_CONNECTION), None)
+        } else {
+            HashMap::new()
+        };
         let mut cluster = cluster::Cluster {
+            typed_extension_protocol_options: options,
             transport_socket: Some(self.mtls(service, &part, &server)),
             ..self.eds(name.to_string())
         };

@@ -12,7 +12,7 @@
 //! | undeclared | `VIP_PORT` | the route `HOST:PORT` for HTTP, otherwise the upstream cluster |
 //! | undeclared, for an address range | chains of `0.0.0.0_PORT` for HTTP, for other plain text and for the rest | as for a VIP |
 //! | HTTP_PROXY, of a Sidecar | `ADDRESS_PORT` | the route `http_proxy.PORT` |
-//! | any, of a headless service in other networks | chains of `0.0.0.0_PORT`, or of the first listener | the gateways, with the pod in the SNI |
+//! | any, of a headless service in other networks | chains of `0.0.0.0_PORT`, or of the first listener | the gateways, with the pod in the SNI; requests keep this destination, whatever host they name |
 //! | headless, not HTTP | `POD_PORT` for each directly reachable pod | as for a VIP |
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -24,8 +24,8 @@ use prost::Message;
 
 use super::parts::{
     Families, Http, PLAIN, PLAIN_HTTP, bool_value, chain, detect, found, http, http_inspector,
-    is_transparent, listening_on, routes_named, tcp, tcp_limited, tls_inspector, to_port, to_range,
-    wildcards,
+    is_transparent, listening_on, range_chain, request_chains, routes_named, tcp, tcp_limited,
+    tls_inspector, to_port, wildcards,
 };
 use super::remote_pods::client_chains;
 use super::ruled::{ConnectionRules, NamedChain, RuledConnections, completed};
@@ -435,19 +435,10 @@ impl AnyAddress<'_> {
             let requests = (port.protocol == Protocol::Auto)
                 .then(|| http(&service_manager(rules.settings, listener, service, port)));
             for (range, filter) in parts.chain([(range, whole)]) {
-                if let Some(requests) = &requests {
-                    // Envoy selects the longest prefix, then the transport protocol, and never
-                    // reconsiders a step.
-                    let plain = |protocols: &[&str]| listener::FilterChainMatch {
-                        prefix_ranges: to_range(range).prefix_ranges,
-                        ..found(PLAIN, protocols)
-                    };
-                    let bytes = Some(plain(&[]));
-                    chains.push(chain(format!("{range} tcp"), bytes, filter.clone()));
-                    let sniffed = Some(plain(&PLAIN_HTTP));
-                    chains.push(chain(format!("{range} http"), sniffed, requests.clone()));
+                match &requests {
+                    Some(requests) => chains.extend(request_chains(range, &filter, requests)),
+                    None => chains.push(range_chain(range, filter)),
                 }
-                chains.push(range_chain(range, filter));
             }
         }
         chains.extend(completed(named).into_iter().map(|one| one.chain));
@@ -548,11 +539,6 @@ impl<'a> AtAddress<'a> {
 
 fn is_named(chain: &listener::FilterChain) -> bool {
     chain.filter_chain_match.as_ref().is_some_and(|wanted| !wanted.server_names.is_empty())
-}
-
-/// Returns the chain of an address range.
-fn range_chain(range: IpNet, filter: listener::Filter) -> listener::FilterChain {
-    chain(range.to_string(), Some(to_range(range)), filter)
 }
 
 /// Returns the ports at which a service is reached, each with the corresponding port of the

@@ -114,6 +114,32 @@ pub(super) fn chain(
     }
 }
 
+/// Returns the chain of an address range.
+pub(super) fn range_chain(range: IpNet, filter: listener::Filter) -> listener::FilterChain {
+    chain(range.to_string(), Some(to_range(range)), filter)
+}
+
+/// Returns the chains of an address range in which `requests` handles HTTP in plain text, and
+/// `filter` all other data.
+pub(super) fn request_chains(
+    range: IpNet,
+    filter: &listener::Filter,
+    requests: &listener::Filter,
+) -> [listener::FilterChain; 3] {
+    // Envoy selects the longest prefix, then the transport protocol, and never reconsiders a step.
+    let plain = |protocols: &[&str]| {
+        Some(listener::FilterChainMatch {
+            prefix_ranges: to_range(range).prefix_ranges,
+            ..found(PLAIN, protocols)
+        })
+    };
+    [
+        chain(format!("{range} tcp"), plain(&[]), filter.clone()),
+        chain(format!("{range} http"), plain(&PLAIN_HTTP), requests.clone()),
+        range_chain(range, filter.clone()),
+    ]
+}
+
 /// Returns a filter that forwards raw TCP to an upstream cluster.
 pub(super) fn tcp(settings: &TrafficSettings, upstream: &str) -> listener::Filter {
     tcp_limited(settings, upstream, ConnectionLimits::default())

@@ -8,16 +8,22 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::TrafficSettings;
-use super::parts::{chain, found, network_filter, number, tcp, to_range};
+use super::parts::{
+    Http, chain, found, http, network_filter, number, range_chain, request_chains, tcp,
+};
 use super::settings::MESH_ALPN;
 use crate::cds::BLACK_HOLE;
+use crate::rds::remote_pod_routes;
 use strait_mesh::aggregate::MergedService;
 use strait_mesh::push::PushContext;
 use strait_mesh::push::remote_pods::RemoteClusterPods;
-use strait_model::{ClusterId, Hostname, NetworkId, Port};
+use strait_model::{ClusterId, Hostname, NetworkId, Port, Protocol};
 use strait_proto::envoy::envoy::config::core::v3 as core;
 use strait_proto::envoy::envoy::config::listener::v3 as listener;
 use strait_proto::envoy::envoy::extensions::filters::common::set_filter_state::v3 as filter_state;
+use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3::{
+    HttpConnectionManager, http_connection_manager,
+};
 use strait_proto::envoy::envoy::extensions::filters::network::set_filter_state::v3 as set_filter_state;
 use strait_proto::envoy::envoy::extensions::filters::network::sni_cluster::v3::SniCluster;
 use strait_xds::names::{OutboundName, RemotePodsName};
@@ -30,8 +36,10 @@ pub(crate) fn pod_server_name(cluster: &ClusterId, host: &Hostname, port: u16) -
     format!("{cluster}.{}", OutboundName::sni(host.clone(), port))
 }
 
-/// Returns the chains of a client for the pods of a service in networks other than `network`. With
-/// a `destination_port`, they match only connections to that port.
+/// Returns the chains of a client for the pods of a service in networks other than `network`.
+/// Without a `destination_port`, they are for the listener of the port, which detects HTTP if the
+/// port declares it. With one, they are for another listener and match only connections to that
+/// port.
 pub(super) fn client_chains(
     context: &PushContext,
     settings: &TrafficSettings,
@@ -42,25 +50,52 @@ pub(super) fn client_chains(
     let host = service.hostname();
     let Some(pods) = context.remote_pods.of(host) else { return Vec::new() };
     let chains = pods.outside(network).flat_map(|(cluster, pods)| {
-        let (host, cluster) = (host.clone(), cluster.clone());
-        let server_name = pod_server_name(&cluster, &host, port.number);
-        let upstream = RemotePodsName { hostname: host, port: port.number, cluster };
-        let forward = tcp(settings, &upstream.to_string());
-        let matches = |range: IpNet| listener::FilterChainMatch {
-            destination_port: destination_port.map(number),
-            ..to_range(range)
-        };
-        let name = |range: IpNet| match destination_port {
-            Some(port) => format!("{range}_{port}"),
-            None => range.to_string(),
+        let naming = naming_pod(&pod_server_name(cluster, host, port.number));
+        let (hostname, cluster) = (host.clone(), cluster.clone());
+        let upstream = RemotePodsName { hostname, port: port.number, cluster }.to_string();
+        let forward = tcp(settings, &upstream);
+        let is_detected = destination_port.is_none() && port.protocol.is_http();
+        let requests = is_detected.then(|| http(&manager(context, settings, port, &upstream)));
+        let in_range = |range: IpNet, naming: Option<&listener::Filter>| {
+            let mut chains = match &requests {
+                Some(requests) => request_chains(range, &forward, requests).to_vec(),
+                None => vec![range_chain(range, forward.clone())],
+            };
+            for chain in &mut chains {
+                chain.filters.splice(0..0, naming.cloned());
+                if let Some(port) = destination_port {
+                    chain.name = format!("{range}_{port}");
+                    let wanted = chain.filter_chain_match.get_or_insert_default();
+                    wanted.destination_port = Some(number(port));
+                }
+            }
+            chains
         };
         let (any_pod, single_pods) = ranges(pods);
-        let any_pod = chain(name(any_pod), Some(matches(any_pod)), forward.clone());
-        let mut one_pod = chain(name(single_pods), Some(matches(single_pods)), forward);
-        one_pod.filters.insert(0, naming_pod(&server_name));
-        [any_pod, one_pod]
+        [in_range(any_pod, None), in_range(single_pods, Some(&naming))].concat()
     });
     chains.collect()
+}
+
+/// Returns the HTTP connection manager for requests to pods in other networks. All its requests go
+/// to the upstream cluster of the pods, so no rule of a VirtualService applies.
+fn manager(
+    context: &PushContext,
+    settings: &TrafficSettings,
+    port: &Port,
+    upstream: &str,
+) -> HttpConnectionManager {
+    let routes = remote_pod_routes(upstream, context.mesh.retries.as_deref());
+    Http {
+        stat_prefix: format!("outbound_{upstream}"),
+        port: Some(port.number),
+        routes: http_connection_manager::RouteSpecifier::RouteConfig(routes),
+        grpc_web: port.protocol == Protocol::GrpcWeb,
+        routed: false,
+        by_mtls: false,
+        guards: Vec::new(),
+    }
+    .manager(settings)
 }
 
 /// Returns the address of any pod, which is the narrower range, and the range of single pods.

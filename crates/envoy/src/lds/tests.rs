@@ -49,8 +49,18 @@ fn list_resources(
     proxy: &Proxy,
     kind: ResourceType,
 ) -> BTreeMap<String, Value> {
+    resources_in("n1", context, proxy, kind)
+}
+
+/// Returns the resources like [`list_resources`] that a proxy in another network receives.
+fn resources_in(
+    network: &str,
+    context: &Arc<PushContext>,
+    proxy: &Proxy,
+    kind: ResourceType,
+) -> BTreeMap<String, Value> {
     let cache = Cache::default();
-    let all = ProxyConfig::new(context, proxy, "n1".into(), &cache).all(kind);
+    let all = ProxyConfig::new(context, proxy, network.into(), &cache).all(kind);
     let json = |body: &ResourceBody| to_json(kind.url(), &body.to_bytes()).expect("a message");
     let all = all.shared.resources().iter().chain(&all.own);
     all.map(|resource| (resource.name.to_string(), json(&resource.body))).collect()

@@ -721,6 +721,12 @@ pub(super) fn to_service_by(
     route
 }
 
+/// Returns the route to pods of a headless service in another network, with the mesh's retry
+/// settings. A retry uses another gateway, and reaches the same pod.
+pub(super) fn to_pods(upstream: &str, retries: Option<&RetryRule>) -> route::Route {
+    route_to(upstream, retry_policy(retries, true))
+}
+
 /// Encodes the route of a service without rules as a field of a virtual host.
 pub(super) fn plain(route: &route::Route) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(route.encoded_len() + 4);

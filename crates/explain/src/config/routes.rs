@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::clients::{Audience, all_seen, audience, is_imported, of_clients, proxied, seen};
 use super::objects::HostPaths;
 use super::{ConfigView, Finding};
+use crate::remote_pods::rules_without_effect;
 use crate::standing::ObjectStanding;
 use strait_base::codes;
 use strait_mesh::aggregate::MergedService;
@@ -125,6 +126,7 @@ impl ConfigView<'_> {
             taken += usize::from(owners.own.is_empty() && !owners.others.is_empty());
             let path = paths.path(host);
             found.reasons.extend(self.foreign_host(service, host, &owners.own, &path));
+            found.reasons.extend(rules_without_effect(self.context, host, &path));
             found.reasons.extend(self.host_reason(routed, host, &owners, path));
             clients.extend(owners.own);
         }
@@ -500,6 +502,7 @@ impl ConfigView<'_> {
             } else {
                 known += 1;
                 taken += usize::from(owners.own.is_empty() && !owners.others.is_empty());
+                found.reasons.extend(rules_without_effect(self.context, &host, &path));
                 found.reasons.extend(self.host_reason(routed, &host, &owners, path));
             }
             clients.extend(owners.own);

@@ -141,6 +141,11 @@ impl RemotePods {
         self.by_host.get(host)
     }
 
+    /// Returns the services with pods that are reached by name from another network.
+    pub fn hosts(&self) -> impl Iterator<Item = &Hostname> {
+        self.by_host.keys()
+    }
+
     /// Returns whether the pods of a service are the same in both versions. False negatives are
     /// possible.
     pub(super) fn is_same(&self, other: &Self, host: &Hostname) -> bool {

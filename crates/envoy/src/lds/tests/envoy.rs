@@ -4,6 +4,7 @@
 mod filters;
 mod memory;
 mod policies;
+mod remote_pods;
 mod rules;
 mod service_metrics;
 mod sidecars;
@@ -186,9 +187,13 @@ pub(super) fn validated(envoy: &Path, what: &str, bootstrap: &Value) {
 
 /// Returns the names of the route configurations that a listener requests.
 fn requested_routes(listener: &Value) -> Vec<String> {
-    let config = |line: String| Some(line.split("-> http ").nth(1)?.to_owned());
-    let named = |name: &String| !name.starts_with("inbound|") && !name.starts_with("Inbound");
-    chains(listener).into_iter().filter_map(config).filter(named).collect()
+    let chains = listener["filter_chains"].as_array().into_iter().flatten();
+    let chains = chains.chain(listener.get("default_filter_chain"));
+    let filters = chains.filter_map(|chain| chain["filters"].as_array()?.last());
+    let name = |filter: &Value| {
+        filter["typed_config"]["rds"]["route_config_name"].as_str().map(str::to_owned)
+    };
+    filters.filter_map(name).collect()
 }
 
 /// Inlines the route configuration of a listener that requests one by name.
