@@ -165,23 +165,21 @@ impl<'a> NameTableInputs<'a> {
         let Some(pods) = self.context.remote_pods.of(service.hostname()) else { return };
         let home = self.context.network_of_cluster(&self.view.cluster);
         let remote = pods.outside(&home).filter(|(_, pods)| pods.network != self.view.network);
-        if !self.view.ipv4 {
-            return;
-        }
+        let families = (self.view.ipv4, self.view.ipv6);
         let has_all = service.hostname().is_of_set() || self.is_everywhere(service);
-        let mut found: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new();
+        let mut found: BTreeMap<String, Vec<Vec<IpAddr>>> = BTreeMap::new();
         for (cluster, pods) in remote {
             if has_all {
-                names.all.extend(pods.addresses());
+                names.all.extend(pods.addresses(families));
             }
-            for (pod, address) in pods.named() {
+            for (pod, addresses) in pods.named(families) {
                 let Some(name) = self.name_below(service, cluster, pod) else { continue };
-                found.entry(name).or_default().push(address);
+                found.entry(name).or_default().push(addresses);
             }
         }
-        for (name, addresses) in found {
-            if let [only] = addresses[..] {
-                names.named.entry(name).or_insert_with(|| [only].into());
+        for (name, by_cluster) in found {
+            if let [only] = &by_cluster[..] {
+                names.named.entry(name).or_insert_with(|| only.iter().copied().collect());
             }
         }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use strait_base::codes;
 use strait_mesh::aggregate::MergedService;
 use strait_mesh::push::PushContext;
-use strait_mesh::push::remote_pods::PodNaming;
+use strait_mesh::push::remote_pods::{PodNaming, RemoteClusterPods};
 use strait_mesh::push::shared::set_names;
 use strait_mesh::push::view::ViewKey;
 use strait_model::{ClusterId, EndpointRef, NetworkId};
@@ -34,7 +34,7 @@ pub(super) fn naming(
         }
         Some(PodNaming::Named) if host.is_of_set() => {
             let names = set_names(context, &BTreeSet::new());
-            reached_at(&format!("{name}.{}.{host}", names.get(cluster)?))
+            reached_at(pods, &format!("{name}.{}.{host}", names.get(cluster)?))
         }
         Some(PodNaming::Named) => {
             let has_name = |other: EndpointRef<'_>| {
@@ -47,7 +47,7 @@ pub(super) fn naming(
             if is_direct || count > 1 {
                 format!("pods of several clusters have the name {name}: export the service, and use its name in the set (ServiceExport, --mcs)")
             } else {
-                reached_at(&format!("{name}.{host}"))
+                reached_at(pods, &format!("{name}.{host}"))
             }
         }
     })
@@ -68,6 +68,7 @@ pub(super) fn rules_without_effect(
     Some(Reason::warning(&codes::RULES_NOT_FOR_PODS, path, text))
 }
 
-fn reached_at(name: &str) -> String {
-    format!("clients with DNS proxying and IPv4 reach it by the name {name}")
+fn reached_at(pods: &RemoteClusterPods, name: &str) -> String {
+    let families = if pods.has_ipv6() { "" } else { " and IPv4" };
+    format!("clients with DNS proxying{families} reach it by the name {name}")
 }

@@ -49,8 +49,9 @@ second Service with one, for clients in other networks.", "\
 A client of a headless service selects a pod by its address, and its proxy forwards to it. A gateway has one
 address for all its pods, and a pod's own address may belong to another workload in the client's network.
 Pods of a StatefulSet are reached by their names, for example db-0.db.shop.svc.cluster.local, if the client's
-proxy has an IPv4 address and answers the workload's DNS queries, and the other network has a gateway. A
-cluster's pods beyond --headless-pods-max are not. Pods in the client's own network are reached as before.";
+proxy answers the workload's DNS queries, and the other network has a gateway (for a proxy without IPv4: one
+with an IPv6 address). A cluster's pods beyond --headless-pods-max are not. Pods in the client's own network
+are reached as before.";
 
     /// explain: mtls.
     AUTO_MTLS_OFF = "STR0408", "proxies use plain text according to the mesh config, but gateways only accept mTLS",

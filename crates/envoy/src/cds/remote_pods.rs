@@ -95,11 +95,12 @@ impl ClusterInputs<'_> {
     fn to_pods(&self, service: &MergedService, pods: &ServicePods) -> Vec<Resource> {
         let mut clusters = Vec::new();
         for (cluster, pods) in pods.inside(&self.view.network) {
-            for (address, pod) in pods.served() {
+            for (addresses, pod) in pods.served() {
                 for (port, target) in &pod.ports {
                     let suffix = pod_server_name(cluster, service.hostname(), *port);
                     let target = socket_address(pod.address.to_string(), *target);
-                    clusters.push(self.to_pod(format!("{address}.{suffix}"), target));
+                    let names = addresses.iter().map(|address| format!("{address}.{suffix}"));
+                    clusters.extend(names.map(|name| self.to_pod(name, target.clone())));
                 }
             }
         }

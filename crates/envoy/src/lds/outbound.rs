@@ -124,10 +124,10 @@ pub(crate) fn shared(
     let is_free = |port: &u16| !reserved.contains(port) && !AGENT_PORTS.contains(port);
     any_address.retain(|port, _| is_free(port));
     let mut other_ports = Vec::new();
-    for (number, services) in remote.into_iter().filter(|(port, _)| is_free(port) && ipv4) {
+    for (number, services) in remote.into_iter().filter(|(port, _)| is_free(port)) {
         let chains = |destination_port| -> Vec<_> {
             let chains = |service: &(&MergedService, &Port)| {
-                client_chains(context, &settings, &network, *service, destination_port)
+                client_chains(context, &settings, (&network, families), *service, destination_port)
             };
             services.iter().flat_map(chains).collect()
         };

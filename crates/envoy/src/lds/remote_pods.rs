@@ -3,20 +3,17 @@
 //! pod's upstream cluster by it.
 //! (docs/contributing/decisions/0065-headless-services-across-networks.md)
 
-use std::net::IpAddr;
-
 use ipnet::IpNet;
 
 use super::TrafficSettings;
 use super::parts::{
-    Http, chain, found, http, network_filter, number, range_chain, request_chains, tcp,
+    Families, Http, chain, found, http, network_filter, number, range_chain, request_chains, tcp,
 };
 use super::settings::MESH_ALPN;
 use crate::cds::BLACK_HOLE;
 use crate::rds::remote_pod_routes;
 use strait_mesh::aggregate::MergedService;
 use strait_mesh::push::PushContext;
-use strait_mesh::push::remote_pods::RemoteClusterPods;
 use strait_model::{ClusterId, Hostname, NetworkId, Port, Protocol};
 use strait_proto::envoy::envoy::config::core::v3 as core;
 use strait_proto::envoy::envoy::config::listener::v3 as listener;
@@ -43,7 +40,7 @@ pub(crate) fn pod_server_name(cluster: &ClusterId, host: &Hostname, port: u16) -
 pub(super) fn client_chains(
     context: &PushContext,
     settings: &TrafficSettings,
-    network: &NetworkId,
+    (network, families): (&NetworkId, Families),
     (service, port): (&MergedService, &Port),
     destination_port: Option<u16>,
 ) -> Vec<listener::FilterChain> {
@@ -71,8 +68,13 @@ pub(super) fn client_chains(
             }
             chains
         };
-        let (any_pod, single_pods) = ranges(pods);
-        [in_range(any_pod, None), in_range(single_pods, Some(&naming))].concat()
+        let mut chains = Vec::new();
+        for ((first, length), any_pod) in pods.ranges(families) {
+            // The address of any pod is the narrower range.
+            chains.extend(in_range(any_pod.into(), None));
+            chains.extend(in_range(IpNet::new_assert(first, length), Some(&naming)));
+        }
+        chains
     });
     chains.collect()
 }
@@ -96,13 +98,6 @@ fn manager(
         guards: Vec::new(),
     }
     .manager(settings)
-}
-
-/// Returns the address of any pod, which is the narrower range, and the range of single pods.
-fn ranges(pods: &RemoteClusterPods) -> (IpNet, IpNet) {
-    let (first, length) = pods.range();
-    let range = |address: IpAddr, length| IpNet::new_assert(address, length);
-    (range(pods.any_pod(), 32), range(first, length))
 }
 
 /// Returns a filter that writes the address to which the client connected into the SNI.

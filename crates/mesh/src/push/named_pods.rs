@@ -23,7 +23,7 @@ use strait_model::{
 /// The maximum length of a server name in TLS (BoringSSL's limit).
 const SERVER_NAME_MAX: usize = 255;
 /// The length of the longest `VIP.CLUSTER.outbound_.PORT_._.HOST` without its cluster and host.
-const SERVER_NAME_REST: usize = "255.255.255.255..outbound_.65535_._.".len();
+const SERVER_NAME_REST: usize = "2001:2:0:f2::ffff:fe..outbound_.65535_._.".len();
 
 /// Returns the gateways through which a proxy reaches the pods of a cluster.
 pub fn gateways_to(
@@ -89,6 +89,8 @@ pub(super) fn next_pods(
     for Claim { service, shard, network } in claims(context) {
         let (host, cluster) = (service.hostname(), &shard.key.cluster);
         let Some(block) = free_block(&mut taken, cluster, host) else { continue };
+        let has_ipv6 =
+            context.networks.of_network(&network).iter().any(|one| one.address.is_ipv6());
         let before = last.of(host).and_then(|one| one.clusters.get(cluster));
         let before = before.filter(|one| one.block == block && one.network == network);
         let (mut pods, has_others) = match before {
@@ -114,14 +116,17 @@ pub(super) fn next_pods(
                 counted.insert(name);
             }
         }
+        let names_ipv6 = has_ipv6 && (is_first || before.is_none_or(|before| before.has_ipv6));
+        let of_cluster =
+            RemoteClusterPods { network, block, has_ipv6, names_ipv6, pods, has_others };
         let service = by_host.entry(host.clone()).or_default();
-        service
-            .clusters
-            .insert(cluster.clone(), RemoteClusterPods { network, block, pods, has_others });
+        service.clusters.insert(cluster.clone(), of_cluster);
     }
     let mut pods = by_host.values().flat_map(|service| service.clusters.values());
-    let is_awaiting = pods
-        .any(|cluster| cluster.pods.values().any(|pod| pod.naming == PodNaming::AwaitsGateways));
+    let is_awaiting = pods.any(|cluster| {
+        cluster.has_ipv6 != cluster.names_ipv6
+            || cluster.pods.values().any(|pod| pod.naming == PodNaming::AwaitsGateways)
+    });
     let shared = by_host.into_iter().map(|(host, pods)| {
         let before = last.of(&host).filter(|before| ***before == pods);
         let pods = before.map_or_else(|| Arc::new(pods), Arc::clone);

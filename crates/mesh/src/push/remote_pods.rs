@@ -2,24 +2,28 @@
 //! select a single pod.
 //!
 //! A gateway has one address for all pods behind it. Therefore, each cluster's pods of a
-//! headless service have a block of 256 addresses in 242.0.0.0/8, and a pod of a StatefulSet has
-//! the address with its ordinal as the offset. The address only exists in name tables, listeners
+//! headless service have a block of addresses in 242.0.0.0/8 and, if a gateway of their network has
+//! an IPv6 address, in 2001:2:0:f2::/64. A pod of a StatefulSet has the address with its ordinal as
+//! the offset. The address only exists in name tables, listeners
 //! and server names (SNI): a client's Envoy writes it into the SNI, and the gateway selects the
 //! pod by it.
 //! (docs/contributing/decisions/0065-headless-services-across-networks.md)
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use imbl::OrdMap;
 
-use strait_model::{ClusterId, Hostname, NetworkId};
+use strait_model::{ClusterId, Hostname, IpFamily, NetworkId};
 
 /// The offset of the address that represents any pod of the cluster.
 pub(super) const ANY_POD: u8 = 254;
-/// The first octet of all addresses.
+/// The first octet of all IPv4 addresses.
 const RANGE: u8 = 242;
+/// The first segments of all IPv6 addresses. ServiceEntries use 2001:2::/64 of the same unused range
+/// (2001:2::/48).
+const RANGE_V6: [u16; 4] = [0x2001, 2, 0, 0xf2];
 
 /// The pods of headless services that are reached by name from other networks.
 #[derive(Debug, Clone, Default)]
@@ -41,8 +45,15 @@ pub struct ServicePods {
 pub struct RemoteClusterPods {
     /// The network of the cluster.
     pub network: NetworkId,
-    /// The second and third octet of the addresses.
+    /// The second and third octet of the IPv4 addresses, and the seventh segment of the IPv6
+    /// addresses.
     pub(super) block: [u8; 2],
+    /// Whether the pods have IPv6 addresses too: a gateway of their network has one. A client
+    /// without IPv4 needs such a gateway, and the others need no second address.
+    pub(super) has_ipv6: bool,
+    /// Whether name tables contain the IPv6 addresses. The gateways receive the upstream clusters of
+    /// the pods first.
+    pub(super) names_ipv6: bool,
     /// The pods with an address, by ordinal.
     pub(super) pods: BTreeMap<u8, RemotePod>,
     /// Whether the cluster has other pods, which are only reached as any pod.
@@ -93,39 +104,71 @@ impl ServicePods {
 }
 
 impl RemoteClusterPods {
-    /// Returns the address with this offset.
-    fn address(&self, offset: u8) -> Ipv4Addr {
+    /// Returns the address of a family with this offset.
+    fn address(&self, family: IpFamily, offset: u8) -> IpAddr {
         let [second, third] = self.block;
-        Ipv4Addr::new(RANGE, second, third, offset)
+        match family {
+            IpFamily::V4 => Ipv4Addr::new(RANGE, second, third, offset).into(),
+            IpFamily::V6 => {
+                let [a, b, c, d] = RANGE_V6;
+                let block = u16::from_be_bytes(self.block);
+                Ipv6Addr::new(a, b, c, d, 0, 0, block, offset.into()).into()
+            }
+        }
     }
 
-    /// Returns the range of all addresses: the first address and the length of the prefix.
-    pub fn range(&self) -> (IpAddr, u8) {
-        (self.address(0).into(), 24)
+    /// Returns the families in which pods have addresses, among these families of a client or a
+    /// gateway: whether IPv4, and whether IPv6.
+    fn families(&self, (ipv4, ipv6): (bool, bool)) -> impl Iterator<Item = IpFamily> + use<> {
+        let ipv4 = ipv4.then_some(IpFamily::V4);
+        ipv4.into_iter().chain((ipv6 && self.has_ipv6).then_some(IpFamily::V6))
     }
 
-    /// Returns the address that represents any pod of the cluster.
-    pub fn any_pod(&self) -> IpAddr {
-        self.address(ANY_POD).into()
+    /// Returns the ranges of these families: for each, the first address with the length of the
+    /// prefix, and the address that represents any pod of the cluster.
+    pub fn ranges(&self, families: (bool, bool)) -> impl Iterator<Item = ((IpAddr, u8), IpAddr)> {
+        self.families(families).map(|family| {
+            let length = if family == IpFamily::V4 { 24 } else { 112 };
+            ((self.address(family, 0), length), self.address(family, ANY_POD))
+        })
     }
 
-    /// Returns the pods that gateways forward to, each with its virtual address.
-    pub fn served(&self) -> impl Iterator<Item = (Ipv4Addr, &RemotePod)> {
+    /// Returns the pods that gateways forward to, each with its virtual addresses.
+    pub fn served(&self) -> impl Iterator<Item = (Vec<IpAddr>, &RemotePod)> {
+        self.served_at((true, true))
+    }
+
+    fn served_at(&self, families: (bool, bool)) -> impl Iterator<Item = (Vec<IpAddr>, &RemotePod)> {
         let served = self.pods.iter().filter(|(_, pod)| pod.naming != PodNaming::BeyondLimit);
-        served.map(|(ordinal, pod)| (self.address(*ordinal), pod))
+        served.map(move |(ordinal, pod)| {
+            let families = self.families(families);
+            (families.map(|family| self.address(family, *ordinal)).collect(), pod)
+        })
     }
 
-    /// Returns the pods that name tables contain, each with its virtual address.
-    pub fn named(&self) -> impl Iterator<Item = (&Arc<str>, IpAddr)> {
-        let named = self.served().filter(|(_, pod)| pod.naming == PodNaming::Named);
-        named.map(|(address, pod)| (&pod.name, address.into()))
+    /// Returns the pods that name tables of proxies with these families contain, each with its
+    /// virtual addresses.
+    pub fn named(
+        &self,
+        (ipv4, ipv6): (bool, bool),
+    ) -> impl Iterator<Item = (&Arc<str>, Vec<IpAddr>)> {
+        let served = self.served_at((ipv4, ipv6 && self.names_ipv6));
+        let named = served.filter(|(_, pod)| pod.naming == PodNaming::Named);
+        named.map(|(addresses, pod)| (&pod.name, addresses))
     }
 
     /// Returns the addresses behind the name of the whole service: those of single pods, or the
-    /// address of any pod if the cluster has no pods of a StatefulSet.
-    pub fn addresses(&self) -> Vec<IpAddr> {
-        let any_pod = (self.pods.is_empty() && self.has_others).then(|| self.any_pod());
-        self.named().map(|(_, address)| address).chain(any_pod).collect()
+    /// addresses of any pod if the cluster has no pods of a StatefulSet.
+    pub fn addresses(&self, families: (bool, bool)) -> Vec<IpAddr> {
+        if self.pods.is_empty() && self.has_others {
+            return self.ranges(families).map(|(_, any_pod)| any_pod).collect();
+        }
+        self.named(families).flat_map(|(_, addresses)| addresses).collect()
+    }
+
+    /// Returns whether the pods have IPv6 addresses, in addition to IPv4 addresses.
+    pub fn has_ipv6(&self) -> bool {
+        self.has_ipv6
     }
 
     /// Returns how a pod is named, if it has an address.

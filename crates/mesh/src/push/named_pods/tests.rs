@@ -11,6 +11,9 @@ use strait_model::testing::{endpoint, host, member, service, shard, workload};
 use strait_model::{Endpoint, KnownClusters, Profile, Workload, WorkloadKey};
 
 const DB: &str = "db.ns";
+/// The families of a dual-stack proxy, and of a proxy with IPv6 only.
+const BOTH: (bool, bool) = (true, true);
+const ONLY_V6: (bool, bool) = (false, true);
 
 /// The pods of a StatefulSet or of a Deployment, by name.
 fn pods(names: &[&str]) -> Vec<(WorkloadKey, Workload)> {
@@ -62,12 +65,12 @@ fn west(context: &PushContext) -> RemoteClusterPods {
 /// Returns the last octets of the addresses of pods that gateways forward to, and of named pods.
 fn offsets(context: &PushContext) -> (Vec<u8>, Vec<u8>) {
     let west = west(context);
-    let served = west.served().map(|(address, _)| address.octets()[3]).collect();
-    let last = |address: IpAddr| match address {
-        IpAddr::V4(address) => address.octets()[3],
-        IpAddr::V6(address) => panic!("{address}"),
+    let last = |addresses: Vec<IpAddr>| match addresses[..] {
+        [IpAddr::V4(address)] => address.octets()[3],
+        _ => panic!("{addresses:?}"),
     };
-    (served, west.named().map(|(_, address)| last(address)).collect())
+    let served = west.served().map(|(addresses, _)| last(addresses)).collect();
+    (served, west.named(BOTH).map(|(_, addresses)| last(addresses)).collect())
 }
 
 #[test]
@@ -80,11 +83,9 @@ fn offset_is_the_ordinal_and_scaling_moves_no_pod() {
     version(&mut mesh);
     let (then, _) = version(&mut mesh);
     assert_eq!(offsets(&then), (vec![1, 2], vec![1, 2]));
-    assert_eq!(west(&first).range(), west(&then).range());
-    assert_ne!(west(&then).range().0, {
-        let service = then.remote_pods.of(&host(DB)).expect("reached by name");
-        service.clusters["east"].range().0
-    });
+    assert_eq!(west(&first).block, west(&then).block);
+    let service = then.remote_pods.of(&host(DB)).expect("reached by name");
+    assert_ne!(west(&then).block, service.clusters["east"].block);
 }
 
 #[test]
@@ -94,15 +95,16 @@ fn pod_without_an_ordinal_below_254_is_reached_as_any_pod() {
     let (context, _) = version(&mut mesh(1000, vec![east, cluster("west", 1, &names)]));
     // Of two StatefulSets behind a service, the first one by name has the ordinals.
     let west = west(&context);
-    let named: Vec<_> = west.named().map(|(name, _)| &**name).collect();
+    let named: Vec<_> = west.named(BOTH).map(|(name, _)| &**name).collect();
     assert_eq!(named, ["other-3"]);
     assert!(west.has_others);
     let east = context.remote_pods.of(&host(DB)).expect("reached by name").clusters["east"].clone();
-    assert!(east.addresses().is_empty(), "no pod");
+    assert!(east.addresses(BOTH).is_empty(), "no pod");
     let (context, _) =
         version(&mut mesh(1000, vec![cluster("east", 1, &[]), cluster("west", 1, &["db-7xk2p"])]));
     let west = context.remote_pods.of(&host(DB)).expect("reached by name").clusters["west"].clone();
-    assert_eq!(west.addresses(), [west.any_pod()]);
+    let any_pod: Vec<_> = west.ranges(BOTH).map(|(_, any_pod)| any_pod).collect();
+    assert_eq!((west.addresses(BOTH), any_pod.len()), (any_pod, 1));
 }
 
 #[test]
@@ -123,6 +125,50 @@ fn names_follow_one_version_after_the_gateways() {
     assert_eq!(offsets(&version(&mut mesh).0), (vec![0], vec![0]));
     mesh.apply(MeshEvent::Registry(cluster("west", 4, &["db-0", "db-1"])));
     assert_eq!(offsets(&version(&mut mesh).0), (vec![0, 1], vec![0]));
+}
+
+#[test]
+fn pods_have_ipv6_addresses_if_a_gateway_has_one_and_names_follow_the_gateways() {
+    let dual_stack = |epoch| {
+        let mut state = cluster("west", epoch, &["db-0", "db-12"]);
+        let ShardChange::Reset(contents) = &mut state.change else { panic!("a first update") };
+        let second = service("gateway-v6.istio").gateway_of("net-west", "2001:db8::1");
+        let record =
+            ServiceRecord { service: Arc::new(second), endpoints: Vec::<Endpoint>::new().into() };
+        contents.services.insert(host("gateway-v6.istio"), Some(record));
+        state
+    };
+    let named = |context: &PushContext, families| -> Vec<Vec<String>> {
+        let west = west(context);
+        let texts = |addresses: Vec<IpAddr>| addresses.iter().map(ToString::to_string).collect();
+        west.named(families).map(|(_, addresses)| texts(addresses)).collect()
+    };
+    let east = cluster("east", 1, &["db-0"]);
+    let mut mesh = mesh(1000, vec![east, cluster("west", 1, &["db-0", "db-12"])]);
+    let (first, _) = version(&mut mesh);
+    assert_eq!(west(&first).block, [158, 180], "the hash");
+    let (zero, twelve) = ("242.158.180.0", "242.158.180.12");
+    assert_eq!(named(&first, BOTH), [[zero], [twelve]]);
+    assert_eq!(named(&first, ONLY_V6), [[""; 0]; 2]);
+    assert_eq!(west(&first).ranges(ONLY_V6).count(), 0);
+
+    mesh.apply(MeshEvent::Registry(dual_stack(2)));
+    let (second, _) = version(&mut mesh);
+    let served: Vec<_> = west(&second).served().map(|(addresses, _)| addresses.len()).collect();
+    assert_eq!(served, [2, 2]);
+    assert_eq!(named(&second, BOTH), [[zero], [twelve]], "gateways first");
+    assert!(mesh.is_dirty(), "another version follows");
+    let (third, _) = version(&mut mesh);
+    let (zero_v6, twelve_v6) = ("2001:2:0:f2::9eb4:0", "2001:2:0:f2::9eb4:c");
+    assert_eq!(named(&third, BOTH), [[zero, zero_v6], [twelve, twelve_v6]]);
+    assert_eq!(named(&third, ONLY_V6), [[zero_v6], [twelve_v6]]);
+    assert_eq!(named(&third, (true, false)), [[zero], [twelve]]);
+    assert!(!mesh.is_dirty());
+    let ranges: Vec<_> = west(&third).ranges(ONLY_V6).collect();
+    let text = format!("{ranges:?}");
+    assert_eq!(text, "[((2001:2:0:f2::9eb4:0, 112), 2001:2:0:f2::9eb4:fe)]");
+    let restarted = version(&mut self::mesh(1000, vec![cluster("east", 1, &[]), dual_stack(1)])).0;
+    assert_eq!(named(&restarted, BOTH), named(&third, BOTH), "after a restart");
 }
 
 #[test]

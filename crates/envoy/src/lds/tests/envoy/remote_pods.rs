@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use super::*;
 use strait_model::testing::member;
-use strait_model::{Profile, TlsMode, Workload};
+use strait_model::{ClusterId, Profile, TlsMode, Workload};
 
 const PODS: [(&str, &str); 2] = [("db-0", "10.0.0.7"), ("db-1", "10.0.0.8")];
 /// The number of requests of a client, alternately to each pod.
@@ -32,10 +32,13 @@ fn db_behind_a_gateway(ports: &[Port]) -> Arc<PushContext> {
         }
         west = west.pod((key, Workload { profile: Arc::new(profile), ..pod }));
     }
-    let west = west.with(service("gateway.istio").gateway_of("n2", "192.0.2.1"), vec![]);
+    let gateway = service("gateway.istio").gateway_of("n2", "192.0.2.1");
+    let gateway = gateway.with(|it| it.external_addresses.push("2001:db8::1".into()));
+    let west = west.with(gateway, vec![]);
     let west = west.with(db(), endpoints).built();
     let mut mesh = mesh();
-    let clusters = ["east", "west"].map(|id| (id.into(), member(None))).into();
+    let clusters =
+        ["east", "west"].map(|id| (ClusterId::from(id), member(None))).into_iter().collect();
     mesh.apply(MeshEvent::Clusters(Arc::new(KnownClusters { clusters })));
     for update in [east(vec![(db(), vec![])]), west] {
         mesh.apply(MeshEvent::Registry(update));
@@ -49,6 +52,7 @@ fn db_behind_a_gateway(ports: &[Port]) -> Arc<PushContext> {
 fn entered_at(port: u16, mut listener: Value) -> Value {
     listener["address"] = at_loopback(port);
     listener["bind_to_port"] = true.into();
+    listener.as_object_mut().expect("an object").remove("additional_addresses");
     let stated = json!({"name": "envoy.filters.listener.proxy_protocol", "typed_config": {
         "@type": "type.googleapis.com/envoy.extensions.filters.listener.proxy_protocol.v3.ProxyProtocol",
     }});
@@ -146,12 +150,13 @@ async fn requests_reach_the_selected_pod_in_another_network() {
             labels: labels(&[("topology.istio.io/network", "n2")]),
             ..router()
         };
-        let of_client = |kind| resources_in("n1", &context, &client(), kind);
+        let client = Proxy { addresses: vec![ip("10.0.0.1"), ip("fd00:1::1")], ..client() };
+        let of_client = |kind| resources_in("n1", &context, &client, kind);
         let of_gateway = |kind| resources_in("n2", &context, &gateway, kind);
         let mut static_listeners = Vec::new();
         for (name, entry) in [("0.0.0.0_80", entry), ("0.0.0.0_81", grpc_entry)] {
             let listener = of_client(ResourceType::Listener)[name].clone();
-            let listener = inlined(&context, &client(), listener);
+            let listener = inlined(&context, &client, listener);
             static_listeners.push(entered_at(entry, listener));
         }
         let mut east_west = of_gateway(ResourceType::Listener)["0.0.0.0_15443"].clone();
@@ -191,9 +196,16 @@ async fn requests_reach_the_selected_pod_in_another_network() {
 
         let remote = context.remote_pods.of(&host("db.ns")).expect("reached by name");
         let west = &remote.clusters["west"];
-        let addresses: Vec<IpAddr> = west.named().map(|(_, address)| address).collect();
-        assert_eq!(addresses.len(), PODS.len());
-        for (entry, number) in [(entry, 80), (grpc_entry, 81)] {
+        let families = [(true, false), (false, true)];
+        let protocols = [(entry, 80), (grpc_entry, 81)];
+        let all =
+            families.iter().flat_map(|families| protocols.map(|protocol| (*families, protocol)));
+        for (families, (entry, number)) in all {
+            let [(_, any_pod)] = west.ranges(families).collect::<Vec<_>>()[..] else { panic!() };
+            let addresses = west.addresses(families);
+            assert_eq!(addresses.len(), PODS.len());
+            let upstream = format!("remote|{number}|west|db.ns.svc.cluster.local");
+            let before = reported(&envoy, &upstream).await;
             let mut kept = Vec::new();
             for address in &addresses {
                 kept.push(KeptConnection::redirected(entry, *address, number).await);
@@ -203,18 +215,19 @@ async fn requests_reach_the_selected_pod_in_another_network() {
                 assert_eq!(kept[at % 2].get().await, expected, "{number}");
             }
             // The pods share the upstream cluster but no connection.
-            let upstream = format!("remote|{number}|west|db.ns.svc.cluster.local");
             let connections = REQUESTS / REQUESTS_PER_CONNECTION;
             let over_http2 = if number == 81 { connections } else { 0 };
             let expected = [connections, REQUESTS, over_http2];
-            assert_eq!(reported(&envoy, &upstream).await, expected, "{upstream}");
+            let reported = reported(&envoy, &upstream).await;
+            let counted: [usize; 3] = std::array::from_fn(|at| reported[at] - before[at]);
+            assert_eq!(counted, expected, "{upstream}");
             for address in &addresses {
                 let pod = format!("{address}.west.outbound_.{number}_._.db.ns.svc.cluster.local");
                 let connections = envoy.counter(&pod.replace(':', "_"), "upstream_cx_total").await;
                 assert_eq!(connections, 5, "{pod}");
             }
             // Any pod: each connection may end at another one.
-            let mut any = KeptConnection::redirected(entry, west.any_pod(), number).await;
+            let mut any = KeptConnection::redirected(entry, any_pod, number).await;
             let mut pods = std::collections::BTreeSet::new();
             for _ in 0..2 * REQUESTS_PER_CONNECTION {
                 pods.insert(any.get().await.1);
@@ -222,9 +235,13 @@ async fn requests_reach_the_selected_pod_in_another_network() {
             assert_eq!(pods.len(), PODS.len());
         }
         // The gateway closes connections to pods that do not exist.
-        let IpAddr::V4(first) = addresses[0] else { panic!("IPv4") };
-        let [a, b, c, _] = first.octets();
-        let mut unknown = KeptConnection::redirected(entry, [a, b, c, 9].into(), 80).await;
-        assert_eq!(unknown.get().await.0, 503);
+        for ((first, _), _) in west.ranges((true, true)) {
+            let unknown = match first {
+                IpAddr::V4(first) => IpAddr::from((u32::from(first) + 9).to_be_bytes()),
+                IpAddr::V6(first) => IpAddr::from((u128::from(first) + 9).to_be_bytes()),
+            };
+            let mut unknown = KeptConnection::redirected(entry, unknown, 80).await;
+            assert_eq!(unknown.get().await.0, 503);
+        }
     }
 }
