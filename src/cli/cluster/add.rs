@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use super::api::{ClusterApi, Front, full_name, holds, kubeconfigs};
 use super::follow::{Goal, Wait};
 use super::gateway::{GatewayFlags, GatewayPlan};
-use super::manifests::{self, More, Rbac};
+use super::manifests::{self, More, Rbac, ReaderLevel};
 use super::preview::preview;
 use super::webhook::WebhookFlags;
 use super::{ClusterChange, done, istio_service, rights};
@@ -72,11 +72,21 @@ pub(crate) struct AddArgs {
     /// Name in the API server's certificate, if it differs from the URL
     #[arg(long, value_name = "NAME")]
     pub(super) tls_server_name: Option<String>,
-    /// Objects that the control plane may read in the cluster
+    /// Kinds of objects that the control plane may read in the cluster: 1 for services,
+    /// EndpointSlices and pods; 2 also for nodes and namespaces; 3 also for gateways, exports and
+    /// imports of services, and WorkloadEntries
+    #[arg(long, value_name = "1|2|3", value_parser = clap::value_parser!(u8).range(1..=3), conflicts_with = "rbac")]
+    level: Option<u8>,
+    /// Let the control plane verify the tokens of pods, with --level; implied by --gateway and
+    /// --inject
+    #[arg(long, requires = "level")]
+    tokens: bool,
+    /// The same as a name: core for services, EndpointSlices and namespaces, full for level 3 with
+    /// --tokens
     #[arg(long, value_enum, default_value = "full")]
     rbac: Rbac,
     /// Let the control plane read only these namespaces, at most 32, by Roles in them
-    #[arg(long, value_name = "NS,…", value_parser = namespaces, conflicts_with_all = ["own_mesh_config", "own_traffic", "roots", "gateway_secrets", "mcs_imports", "gateway", "inject"])]
+    #[arg(long, value_name = "NS,…", value_parser = namespaces, conflicts_with_all = ["tokens", "own_mesh_config", "own_traffic", "roots", "gateway_secrets", "mcs_imports", "gateway", "inject"])]
     namespaces: Option<ReadNamespaces>,
     /// Lifetime of the token
     #[arg(long, value_name = "D", default_value = "720h")]
@@ -150,7 +160,7 @@ pub(super) fn namespaces(text: &str) -> Result<ReadNamespaces, String> {
 pub(crate) async fn run(args: &AddArgs) -> CommandResult {
     args.check()?;
     if args.rights {
-        let rights = rights::rights(args.rbac, &args.more(), args.webhook.is_requested());
+        let rights = rights::rights(args.level(), &args.more(), args.webhook.is_requested());
         output::print(&rights::table(&rights, &OutputStyle::of_stdout()))?;
         return Ok(Exit::Fine);
     }
@@ -236,7 +246,7 @@ pub(super) async fn prepare<'a>(
     let webhook = args.webhook.manifests(hub, ns, (&id, &remote), network).await?;
     let mut objects = match is_hub {
         true => in_network(hub, ns, network).await?,
-        false => manifests::reader(args.rbac, &args.more()),
+        false => manifests::reader(args.level(), &args.more()),
     };
     objects.extend(args.istio_service.iter().flat_map(|at| istio_service::manifests(ns, at)));
     objects.extend(gateway.iter().flat_map(GatewayPlan::manifests));
@@ -253,9 +263,9 @@ pub(super) async fn prepare<'a>(
     } else {
         let known = if is_member { ", which is already a member" } else { "" };
         format!(
-            "{known} (rbac level {})\n{}",
-            args.rbac.as_str(),
-            rights::plan_text(args.rbac, &args.more())
+            "{known} ({})\n{}",
+            args.level().as_str(),
+            rights::plan_text(args.level(), &args.more())
         )
     };
     plan += &gateway.as_ref().map(GatewayPlan::plan_text).unwrap_or_default();
@@ -424,8 +434,8 @@ impl Joining<'_> {
         done(&format!("created the reader in {}", remote.context));
         let (token, ends) = token(remote, args.token_ttl).await?;
         let more = args.more();
-        check_rights(&remote.with_token(&token)?, args.rbac, &more.namespaces).await?;
-        let read = rights::read_text(args.rbac, &more.namespaces);
+        check_rights(&remote.with_token(&token)?, args.level(), &more.namespaces).await?;
+        let read = rights::read_text(args.level(), &more.namespaces);
         done(&format!("the reader can read {read}; token valid until {ends}"));
         let spec = member(args, id, remote, token)?;
         make_secret(hub, &args.change.hub.namespace, id, &spec, args.self_renew).await
@@ -502,21 +512,41 @@ impl Joining<'_> {
 }
 
 impl AddArgs {
+    fn level(&self) -> ReaderLevel {
+        match self.level {
+            None => self.rbac.into(),
+            Some(1) => ReaderLevel::Endpoints,
+            Some(2) => ReaderLevel::Places,
+            Some(_) => ReaderLevel::Kinds,
+        }
+    }
+
     fn more(&self) -> More {
         More {
             own_mesh: self.own_mesh_config,
             own_traffic: self.own_traffic,
+            // Injected pods and gateways authenticate with tokens, and need the root certificates
+            // when they start.
+            tokens: self.tokens || self.has_agents(),
             self_renew: self.self_renew,
-            // Injected pods and gateways need the root certificates when they start.
-            roots: self.roots || self.gateway.gateway || self.webhook.is_requested(),
+            roots: self.roots || self.has_agents(),
             gateway_secrets: self.gateway_secrets.clone(),
             imports: self.mcs_imports.unwrap_or_default(),
             namespaces: self.namespaces.clone().unwrap_or_default(),
         }
     }
 
+    /// Returns whether the command prepares the cluster for pods with agents.
+    fn has_agents(&self) -> bool {
+        self.gateway.gateway || self.webhook.is_requested()
+    }
+
     /// Rejects invalid combinations of flags, before any request.
     pub(super) fn check(&self) -> Result<(), CommandFailure> {
+        if self.mcs_imports.is_some() && !self.level().has("serviceexports") {
+            let text = "--mcs-imports needs the exports of services: use --level 3";
+            return Err(CommandFailure::usage(text));
+        }
         check_network(self.network.as_deref())?;
         check_trust_domain(self.trust_domain.as_deref())?;
         check_ttl(self.token_ttl)?;
@@ -697,7 +727,7 @@ async fn token(
 /// take effect.
 async fn check_rights(
     reader: &ClusterApi,
-    rbac: Rbac,
+    level: ReaderLevel,
     namespaces: &ReadNamespaces,
 ) -> Result<(), CommandFailure> {
     let root = |group: &str| match group {
@@ -705,7 +735,7 @@ async fn check_rights(
         group => format!("/apis/{group}/v1"),
     };
     let mut paths: Vec<String> = Vec::new();
-    for (group, resource) in rbac.resources(namespaces) {
+    for (group, resource) in level.resources(namespaces) {
         let (root, names) = (root(group), namespaces.names());
         paths.extend(
             names.iter().map(|name| format!("{root}/namespaces/{name}/{resource}?limit=1")),

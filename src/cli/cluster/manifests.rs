@@ -24,12 +24,51 @@ pub(crate) enum Rbac {
     Full,
 }
 
-impl Rbac {
-    /// Returns the value on the command line.
+/// The kinds that the reader reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReaderLevel {
+    /// Services, EndpointSlices and namespaces (`--rbac core`).
+    Core,
+    /// Services, EndpointSlices and pods (`--level 1`).
+    Endpoints,
+    /// Also nodes and namespaces (`--level 2`).
+    Places,
+    /// Also gateways, multi-cluster services and WorkloadEntries (`--level 3`).
+    Kinds,
+    /// The same, and the verification of tokens (`--rbac full`).
+    Full,
+}
+
+impl From<Rbac> for ReaderLevel {
+    fn from(rbac: Rbac) -> Self {
+        match rbac {
+            Rbac::Core => Self::Core,
+            Rbac::Full => Self::Full,
+        }
+    }
+}
+
+impl ReaderLevel {
+    /// Returns the name in plans.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
-            Self::Core => "core",
-            Self::Full => "full",
+            Self::Core => "rbac level core",
+            Self::Endpoints => "level 1",
+            Self::Places => "level 2",
+            Self::Kinds => "level 3",
+            Self::Full => "rbac level full",
+        }
+    }
+
+    /// Returns whether the reader reads a kind in the whole cluster.
+    pub(crate) fn has(self, plural: &str) -> bool {
+        match self {
+            Self::Core => ["services", "endpointslices", "namespaces"].contains(&plural),
+            Self::Endpoints => ["services", "endpointslices", "pods"].contains(&plural),
+            Self::Places => {
+                ["services", "endpointslices", "pods", "namespaces", "nodes"].contains(&plural)
+            }
+            Self::Kinds | Self::Full => true,
         }
     }
 
@@ -50,13 +89,20 @@ impl Rbac {
             ("multicluster.x-k8s.io", "serviceimports"),
             ("networking.istio.io", "workloadentries"),
         ];
-        let all = match self {
-            Self::Core => &ALL[..3],
-            Self::Full => &ALL,
-        };
         let is_whole = namespaces.is_whole();
         let is_possible = move |name: &str| is_whole || !["namespaces", "nodes"].contains(&name);
-        all.iter().copied().filter(move |(_, name)| is_possible(name))
+        ALL.into_iter().filter(move |(_, name)| self.has(name) && is_possible(name))
+    }
+
+    /// Returns whether the reader may list namespaces. Otherwise, it may read only `kube-system`,
+    /// whose UID identifies the cluster.
+    pub(crate) fn lists_namespaces(self, more: &More) -> bool {
+        more.namespaces.is_whole() && self.has("namespaces")
+    }
+
+    /// Returns whether the reader may verify tokens of pods, which is a right in the whole cluster.
+    pub(crate) fn verifies_tokens(self, more: &More) -> bool {
+        more.namespaces.is_whole() && (self == Self::Full || more.tokens)
     }
 }
 
@@ -67,6 +113,8 @@ pub(crate) struct More {
     pub(crate) own_mesh: bool,
     /// Read the cluster's traffic objects, which the policy may apply to its proxies.
     pub(crate) own_traffic: bool,
+    /// Verify the tokens of pods.
+    pub(crate) tokens: bool,
     /// Request tokens for itself.
     pub(crate) self_renew: bool,
     /// Write the root certificates for workloads into each namespace.
@@ -98,7 +146,7 @@ const SECRETS_READER: &str = "strait-gateway-secrets";
 const NAMESPACE_READER: &str = "strait-namespace-reader";
 
 /// Returns the objects of the reader, in the order in which they can be created.
-pub(crate) fn reader(rbac: Rbac, more: &More) -> Vec<Value> {
+pub(crate) fn reader(level: ReaderLevel, more: &More) -> Vec<Value> {
     let labels = json!({
         "app.kubernetes.io/name": READER,
         "app.kubernetes.io/part-of": "strait",
@@ -107,17 +155,19 @@ pub(crate) fn reader(rbac: Rbac, more: &More) -> Vec<Value> {
     let metadata = json!({ "name": READER, "labels": labels });
     let mut namespaced = metadata.clone();
     namespaced["namespace"] = json!(READER);
-    let is_whole = more.namespaces.is_whole();
-    let read_rules = read_rules(rbac, &more.namespaces);
-    let mut rules = match is_whole {
+    let read_rules = read_rules(level, &more.namespaces);
+    let mut rules = match more.namespaces.is_whole() {
         true => read_rules.clone(),
+        false => Vec::new(),
+    };
+    if !level.lists_namespaces(more) {
         // Its UID identifies the cluster.
-        false => vec![json!({
+        rules.push(json!({
             "apiGroups": [""], "resources": ["namespaces"], "resourceNames": ["kube-system"],
             "verbs": ["get"],
-        })],
-    };
-    if rbac == Rbac::Full && is_whole {
+        }));
+    }
+    if level.verifies_tokens(more) {
         rules.push(json!({
             "apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"],
             "verbs": ["create"],
@@ -221,11 +271,11 @@ pub(crate) fn reader(rbac: Rbac, more: &More) -> Vec<Value> {
 }
 
 /// Returns the rules for reading all kinds of a level.
-fn read_rules(rbac: Rbac, namespaces: &ReadNamespaces) -> Vec<Value> {
+fn read_rules(level: ReaderLevel, namespaces: &ReadNamespaces) -> Vec<Value> {
     let groups =
         ["", "discovery.k8s.io", GATEWAY_API, "multicluster.x-k8s.io", "networking.istio.io"];
     let rule = |group: &str| {
-        let resources = rbac.resources(namespaces).filter(|(of, _)| *of == group);
+        let resources = level.resources(namespaces).filter(|(of, _)| *of == group);
         let resources: Vec<&str> = resources.map(|(_, resource)| resource).collect();
         (!resources.is_empty()).then(|| {
             json!({ "apiGroups": [group], "resources": resources, "verbs": ["get", "list", "watch"] })
@@ -330,14 +380,16 @@ fn import_admission(mode: ImportMode, labels: &Value) -> [Value; 2] {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
     fn reader_has_no_access_to_secrets() {
-        for (rbac, expected) in [
-            (Rbac::Core, vec!["services", "namespaces", "endpointslices"]),
+        for (level, expected) in [
+            (ReaderLevel::Core, vec!["services", "namespaces", "endpointslices"]),
             (
-                Rbac::Full,
+                ReaderLevel::Full,
                 vec![
                     "services",
                     "namespaces",
@@ -351,10 +403,10 @@ mod tests {
                 ],
             ),
         ] {
-            let role = &reader(rbac, &More::default())[2];
+            let role = &reader(level, &More::default())[2];
             let rules = role["rules"].as_array().expect("rules");
             let own = More { own_mesh: true, ..More::default() };
-            let with_own = &reader(rbac, &own)[2]["rules"];
+            let with_own = &reader(level, &own)[2]["rules"];
             let more = &with_own.as_array().expect("rules")[rules.len()..];
             assert_eq!(more.len(), 1);
             assert_eq!(more[0]["resourceNames"], json!(["strait", "istio"]));
@@ -366,7 +418,7 @@ mod tests {
                 .collect();
             let asks = resources.strip_suffix(&["tokenreviews"]);
             assert_eq!(asks.unwrap_or(&resources), expected);
-            assert_eq!(asks.is_some(), rbac == Rbac::Full, "whose tokens pods bring");
+            assert_eq!(asks.is_some(), level == ReaderLevel::Full, "whose tokens pods bring");
             for rule in rules {
                 let resources = &rule["resources"];
                 let verbs = match resources {
@@ -380,10 +432,42 @@ mod tests {
     }
 
     #[test]
+    fn each_level_adds_kinds_and_tokens_are_separate() {
+        let kube_system = json!({
+            "apiGroups": [""], "resources": ["namespaces"], "resourceNames": ["kube-system"],
+            "verbs": ["get"],
+        });
+        let granted = |level, tokens| -> BTreeSet<String> {
+            let rules = reader(level, &More { tokens, ..More::default() })[2]["rules"].clone();
+            let rules = rules.as_array().expect("rules").clone();
+            let names_kube_system = rules.contains(&kube_system);
+            assert_eq!(names_kube_system, level == ReaderLevel::Endpoints, "{level:?}");
+            let rules = rules.iter().filter(|rule| **rule != kube_system);
+            let resources = rules.filter_map(|rule| rule["resources"].as_array()).flatten();
+            resources.filter_map(Value::as_str).map(str::to_owned).collect()
+        };
+        let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let mut expected: BTreeSet<String> = set(&["services", "endpointslices", "pods"]);
+        assert_eq!(granted(ReaderLevel::Endpoints, false), expected);
+        expected.append(&mut set(&["nodes", "namespaces"]));
+        assert_eq!(granted(ReaderLevel::Places, false), expected);
+        expected.append(&mut set(&[
+            "gateways",
+            "serviceexports",
+            "serviceimports",
+            "workloadentries",
+        ]));
+        assert_eq!(granted(ReaderLevel::Kinds, false), expected);
+        expected.append(&mut set(&["tokenreviews"]));
+        assert_eq!(granted(ReaderLevel::Kinds, true), expected);
+        assert_eq!(granted(ReaderLevel::Full, false), expected);
+    }
+
+    #[test]
     fn own_traffic_grants_all_supported_traffic_kinds() {
         let text = |own_traffic| {
             let more = More { own_traffic, ..More::default() };
-            Value::Array(reader(Rbac::Full, &more)).to_string()
+            Value::Array(reader(ReaderLevel::Full, &more)).to_string()
         };
         assert!(!text(false).contains("virtualservices"));
         let granted = text(true);
@@ -395,7 +479,7 @@ mod tests {
     #[test]
     fn config_maps_are_writable_only_for_root_certificates() {
         let rules = |more: More| {
-            let role = reader(Rbac::Full, &more)[2].clone();
+            let role = reader(ReaderLevel::Full, &more)[2].clone();
             let rules = role["rules"].as_array().expect("rules").clone();
             rules.into_iter().filter(|rule| rule["resources"] == json!(["configmaps"]))
         };
@@ -412,7 +496,7 @@ mod tests {
 
     #[test]
     fn rights_to_write_imports_come_with_an_admission_policy() {
-        let granted = |imports| reader(Rbac::Full, &More { imports, ..More::default() });
+        let granted = |imports| reader(ReaderLevel::Full, &More { imports, ..More::default() });
         let text = |imports| Value::Array(granted(imports)).to_string();
         assert!(!text(ImportMode::Off).contains("\"create\",\"patch\""));
         let names = granted(ImportMode::Names);
@@ -439,9 +523,9 @@ mod tests {
 
     #[test]
     fn self_renewal_grants_tokens_of_the_reader_only() {
-        let text = |more: More| Value::Array(reader(Rbac::Full, &more)).to_string();
+        let text = |more: More| Value::Array(reader(ReaderLevel::Full, &more)).to_string();
         assert!(!text(More::default()).contains("serviceaccounts/token"));
-        let granted = reader(Rbac::Full, &More { self_renew: true, ..More::default() });
+        let granted = reader(ReaderLevel::Full, &More { self_renew: true, ..More::default() });
         let rules = &granted[4]["rules"];
         assert_eq!(rules.as_array().map(Vec::len), Some(1));
         assert_eq!(rules[0]["resourceNames"], json!(["strait-reader"]));
@@ -451,10 +535,10 @@ mod tests {
 
     #[test]
     fn secrets_are_readable_only_in_the_named_namespaces() {
-        let text = |more: &More| Value::Array(reader(Rbac::Full, more)).to_string();
+        let text = |more: &More| Value::Array(reader(ReaderLevel::Full, more)).to_string();
         assert!(!text(&More::default()).contains("secrets"));
         let more = More { gateway_secrets: vec!["edge".into()], ..More::default() };
-        let granted = reader(Rbac::Full, &more);
+        let granted = reader(ReaderLevel::Full, &more);
         assert!(!granted[2].to_string().contains("\"secrets\""), "not for the whole cluster");
         assert_eq!(granted[4]["metadata"]["namespace"], "edge");
         assert_eq!(granted[4]["rules"][0]["verbs"], json!(["get", "list", "watch"]));
@@ -465,7 +549,7 @@ mod tests {
     fn limited_reader_has_roles_in_its_namespaces_only() {
         let namespaces = ReadNamespaces::of(["shop", "edge"]).expect("valid");
         let more = More { namespaces, ..More::default() };
-        let made = reader(Rbac::Full, &more);
+        let made = reader(ReaderLevel::Full, &more);
         assert_eq!(
             made[2]["rules"],
             json!([{
@@ -502,7 +586,7 @@ mod tests {
         let example = include_str!("../../../deploy/examples/reader-rbac.yaml");
         let documents: Vec<Value> =
             example.split("---").map(|text| serde_saphyr::from_str(text).expect("YAML")).collect();
-        let made = reader(Rbac::Full, &More::default());
+        let made = reader(ReaderLevel::Full, &More::default());
         assert_eq!(documents.len(), made.len());
         for (example, made) in documents.iter().zip(&made) {
             assert_eq!(example["kind"], made["kind"]);

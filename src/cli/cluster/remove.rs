@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::add::namespaces;
 use super::api::{full_name, holds, is_relayed, path_of};
 use super::follow::{ChangeMark, Goal, Wait};
-use super::manifests::{self, More, Rbac};
+use super::manifests::{self, More, ReaderLevel};
 use super::{ClusterChange, done, gateway, istio_service, webhook};
 use crate::cli::failure::{CommandResult, Exit};
 use strait_model::{ClusterId, ImportMode, ReadNamespaces};
@@ -104,13 +104,14 @@ pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
         let everything = More {
             own_mesh: true,
             own_traffic: true,
+            tokens: true,
             self_renew: true,
             roots: true,
             gateway_secrets: Vec::new(),
             imports: ImportMode::Full,
             namespaces: limits(&secrets),
         };
-        for manifest in manifests::reader(Rbac::Full, &everything).iter().rev() {
+        for manifest in manifests::reader(ReaderLevel::Full, &everything).iter().rev() {
             remote.delete(&path_of(manifest)).await?;
         }
         let other_manifests = [gateway::namespace()]

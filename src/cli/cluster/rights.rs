@@ -1,7 +1,7 @@
 //! The rights of a member's reader, with the effect of each missing right: `strait cluster add
 //! --rights`.
 
-use super::manifests::{More, Rbac};
+use super::manifests::{More, ReaderLevel};
 use crate::cli::output::{self, Cell, OutputStyle};
 use strait_model::{ImportMode, ReadNamespaces};
 
@@ -16,8 +16,8 @@ pub(super) struct ReaderRight {
 const READ: &str = "get, list, watch";
 
 /// Describes the objects that a reader can read.
-pub(super) fn read_text(rbac: Rbac, namespaces: &ReadNamespaces) -> String {
-    let resources: Vec<&str> = rbac.resources(namespaces).map(|(_, name)| name).collect();
+pub(super) fn read_text(level: ReaderLevel, namespaces: &ReadNamespaces) -> String {
+    let resources: Vec<&str> = level.resources(namespaces).map(|(_, name)| name).collect();
     let place = match namespaces.names() {
         [] => String::new(),
         names => format!(" in {}", names.join(", ")),
@@ -26,7 +26,7 @@ pub(super) fn read_text(rbac: Rbac, namespaces: &ReadNamespaces) -> String {
 }
 
 /// Returns the lines of a plan that describe the rights of a reader.
-pub(super) fn plan_text(rbac: Rbac, more: &More) -> String {
+pub(super) fn plan_text(level: ReaderLevel, more: &More) -> String {
     let mut summary = format!(
         "  namespace strait-reader, serviceaccount strait-reader\n  \
          {}: get, list, watch {}; {}, {}\n",
@@ -34,7 +34,7 @@ pub(super) fn plan_text(rbac: Rbac, more: &More) -> String {
             true => "clusterrole strait-reader",
             false => "role strait-namespace-reader in each namespace",
         },
-        read_text(rbac, &more.namespaces),
+        read_text(level, &more.namespaces),
         if more.gateway_secrets.is_empty() {
             "no secrets"
         } else {
@@ -46,21 +46,18 @@ pub(super) fn plan_text(rbac: Rbac, more: &More) -> String {
             (_, true) => "writes only the objects below",
         },
     );
-    summary += match rbac {
-        _ if !more.namespaces.is_whole() => {
-            "  clusterrole strait-reader: get the namespace kube-system, whose UID identifies the cluster\n  \
+    if !level.lists_namespaces(more) {
+        summary += "  clusterrole strait-reader: get the namespace kube-system, whose UID identifies the cluster\n  \
              ! without nodes and namespaces, localities come from its EndpointSlices only, and labels and annotations of its\n    \
-             namespaces have no effect: set --network if it is not in the default network\n"
-        }
-        Rbac::Core => {
-            "  ! without pods and nodes, the identities of its workloads are unknown: its endpoints can't be reached from other networks,\n    \
-             localities come from its EndpointSlices only, and its pods can't authenticate with tokens\n"
-        }
-        Rbac::Full => {
-            "  create tokenreviews, and get the keys that sign tokens:\n    \
-             to authenticate pods by their tokens\n"
-        }
-    };
+             namespaces have no effect: set --network if it is not in the default network\n";
+    } else if !level.has("pods") {
+        summary += "  ! without pods and nodes, the identities of its workloads are unknown: its endpoints can't be reached from other networks,\n    \
+             localities come from its EndpointSlices only, and its pods can't authenticate with tokens\n";
+    }
+    if level.verifies_tokens(more) {
+        summary += "  create tokenreviews, and get the keys that sign tokens:\n    \
+             to authenticate pods by their tokens\n";
+    }
     if more.roots {
         summary += "  create ConfigMaps; get, list, watch, update istio-ca-root-cert and strait-ca-root-cert:\n    \
                  the root certificates for its workloads\n";
@@ -97,12 +94,11 @@ pub(super) fn plan_text(rbac: Rbac, more: &More) -> String {
 
 /// Returns the rights of a reader of this level with these extras; with `inject`, also the right to
 /// read the webhook.
-pub(super) fn rights(rbac: Rbac, more: &More, inject: bool) -> Vec<ReaderRight> {
+pub(super) fn rights(level: ReaderLevel, more: &More, inject: bool) -> Vec<ReaderRight> {
     let right = |verbs, objects, lost| ReaderRight { verbs, objects, lost };
-    let is_whole = more.namespaces.is_whole();
     let mut rights =
         vec![right(READ, "services, endpointslices", "everything: the cluster can't be read")];
-    rights.push(match is_whole {
+    rights.push(match level.lists_namespaces(more) {
         true => right(
             READ,
             "namespaces",
@@ -114,13 +110,14 @@ pub(super) fn rights(rbac: Rbac, more: &More, inject: bool) -> Vec<ReaderRight> 
             "the check that a new credential or address leads to the same cluster",
         ),
     });
-    if rbac == Rbac::Full {
+    let pods = right(
+        READ,
+        "pods",
+        "identities: its endpoints can't be reached from other networks, and its pods can't authenticate with tokens",
+    );
+    rights.extend(level.has("pods").then_some(pods));
+    if level.has("gateways") {
         rights.extend([
-            right(
-                READ,
-                "pods",
-                "identities: its endpoints can't be reached from other networks, and its pods can't authenticate with tokens",
-            ),
             right(
                 READ,
                 "gateways",
@@ -131,12 +128,17 @@ pub(super) fn rights(rbac: Rbac, more: &More, inject: bool) -> Vec<ReaderRight> 
                 "serviceexports, serviceimports",
                 "multi-cluster services (strait serve --mcs)",
             ),
-            right(READ, "workloadentries", "machines that are defined by WorkloadEntries of the cluster"),
+            right(
+                READ,
+                "workloadentries",
+                "machines that are defined by WorkloadEntries of the cluster",
+            ),
         ]);
     }
-    if rbac == Rbac::Full && is_whole {
+    let nodes = right(READ, "nodes", "localities of pods, and addresses of NodePort gateways");
+    rights.extend((more.namespaces.is_whole() && level.has("nodes")).then_some(nodes));
+    if level.verifies_tokens(more) {
         rights.extend([
-            right(READ, "nodes", "localities of pods, and addresses of NodePort gateways"),
             right(
                 "create",
                 "tokenreviews",
@@ -278,6 +280,7 @@ mod tests {
         let all = More {
             own_mesh: true,
             own_traffic: true,
+            tokens: true,
             self_renew: true,
             roots: true,
             gateway_secrets: vec!["edge".into()],
@@ -286,15 +289,20 @@ mod tests {
         };
         let namespaces = ReadNamespaces::of(["shop", "edge"]).expect("valid");
         let limited = More { namespaces, self_renew: true, ..More::default() };
-        for (rbac, more) in [
-            (Rbac::Core, More::default()),
-            (Rbac::Full, More::default()),
-            (Rbac::Full, all),
-            (Rbac::Core, limited.clone()),
-            (Rbac::Full, limited),
+        for (level, more) in [
+            (ReaderLevel::Core, More::default()),
+            (ReaderLevel::Full, More::default()),
+            (ReaderLevel::Full, all),
+            (ReaderLevel::Core, limited.clone()),
+            (ReaderLevel::Endpoints, limited.clone()),
+            (ReaderLevel::Full, limited),
+            (ReaderLevel::Endpoints, More::default()),
+            (ReaderLevel::Places, More::default()),
+            (ReaderLevel::Places, More { tokens: true, ..More::default() }),
+            (ReaderLevel::Kinds, More::default()),
         ] {
             let mut given: BTreeSet<(String, String)> = BTreeSet::new();
-            for object in reader(rbac, &more) {
+            for object in reader(level, &more) {
                 for rule in items(&object["rules"]) {
                     let texts = |key: &str| -> Vec<String> {
                         items(&rule[key])
@@ -308,7 +316,7 @@ mod tests {
                     given.extend(objects.map(|object| (verbs.clone(), object)));
                 }
             }
-            let listed: BTreeSet<(String, String)> = rights(rbac, &more, false)
+            let listed: BTreeSet<(String, String)> = rights(level, &more, false)
                 .into_iter()
                 .flat_map(|right| {
                     // Words after the first one are names of objects of the kind.
@@ -320,7 +328,7 @@ mod tests {
                 })
                 .filter(|(_, kind)| kind != "of")
                 .collect();
-            assert_eq!(listed, given, "{rbac:?} {more:?}");
+            assert_eq!(listed, given, "{level:?} {more:?}");
         }
     }
 }
