@@ -226,6 +226,8 @@ fn joined(before: ShardChange, after: ShardChange) -> ShardChange {
     }
     contents.workloads = news.workloads.or(contents.workloads);
     contents.network_label = news.network_label.or(contents.network_label);
+    contents.facts = news.facts.or(contents.facts);
+    contents.causes.merge(news.causes);
     if is_list { ShardChange::Reset(contents) } else { ShardChange::Update(contents) }
 }
 
@@ -233,6 +235,7 @@ fn joined(before: ShardChange, after: ShardChange) -> ShardChange {
 mod tests {
     use super::*;
     use strait_model::testing::{endpoint, host, service, shard};
+    use strait_model::{Cause, Causes, ClusterFacts, WorkloadKey};
 
     const RULE: Option<MassWithdrawal> =
         Some(MassWithdrawal { percent: 50, at_least: 4, hold: Duration::from_secs(30) });
@@ -297,6 +300,46 @@ mod tests {
         assert!(matches!(back, ShardChange::Reset(_)));
         let expected = [(host("a.ns").to_string(), Some(2)), (host("b.ns").to_string(), Some(4))];
         assert_eq!(sizes(&back), expected);
+    }
+
+    #[test]
+    fn later_facts_are_passed_on_together_with_a_delayed_loss() {
+        let facts = |names: &[&str]| {
+            let key = |name: &&str| WorkloadKey::new("edge", *name);
+            let unserved = Arc::new(names.iter().map(key).collect());
+            ClusterFacts { unserved, ..ClusterFacts::default() }
+        };
+        let causes = |names: &[&str]| {
+            let mut causes = Causes::default();
+            for name in names {
+                let (cluster, kind) = ("east".into(), "Service".into());
+                let (namespace, name) = ("edge".into(), (*name).into());
+                causes.add(Cause { cluster, kind, namespace, name });
+            }
+            causes
+        };
+        let with_facts = |mut change: ShardChange, new: ClusterFacts, name: &str| {
+            if let ShardChange::Reset(contents) | ShardChange::Update(contents) = &mut change {
+                (contents.facts, contents.causes) = (Some(new), causes(&[name]));
+            }
+            change
+        };
+        for is_list in [true, false] {
+            let (mut guard, now) = filled();
+            let empty = [("a.ns", 0), ("b.ns", 0)];
+            let loss = with_facts(update(&empty, is_list), facts(&["one"]), "one");
+            assert!(guard.offer(loss, RULE, now).is_none(), "delayed");
+            let later = with_facts(update(&[], false), facts(&["one", "two"]), "two");
+            assert!(guard.offer(later, RULE, now).is_none(), "still delayed");
+            assert!(guard.offer(update(&[], false), RULE, now).is_none(), "without facts");
+            let until = guard.holding().expect("delayed").until;
+            let released = guard.release(until).expect("the time is over");
+            let (ShardChange::Reset(contents) | ShardChange::Update(contents)) = released else {
+                panic!("an end")
+            };
+            assert_eq!(contents.facts, Some(facts(&["one", "two"])));
+            assert_eq!(contents.causes, causes(&["one", "two"]));
+        }
     }
 
     #[test]
