@@ -23,6 +23,7 @@ pub mod watchdog;
 pub mod address;
 pub mod admission;
 pub mod bounded;
+pub mod dns_name;
 pub mod duration;
 pub mod time;
 pub mod unread;

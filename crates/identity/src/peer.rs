@@ -15,6 +15,7 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 pub use super::error::SpiffeIdError;
 use super::error::{BACKDATING, IdentityError};
 use super::{member_mark, proof_time};
+use strait_base::dns_name::{is_dns_label, is_dns_subdomain};
 use strait_model::{ClusterId, Namespace, is_trust_domain};
 
 /// A workload identity: `spiffe://<trust domain>/ns/<namespace>/sa/<service account>`.
@@ -42,7 +43,7 @@ impl SpiffeId {
         if !is_dns_label(namespace) {
             return Err(SpiffeIdError::Namespace);
         }
-        if service_account.len() > 253 || !service_account.split('.').all(is_dns_label) {
+        if !is_dns_subdomain(service_account) {
             return Err(SpiffeIdError::ServiceAccount);
         }
         Ok(Self {
@@ -190,14 +191,6 @@ pub(super) fn validity(certificate: &CertificateDer<'_>) -> Option<(SystemTime, 
         Err(_) => Some(UNIX_EPOCH),
     };
     Some((moment(parsed.validity().not_before)?, moment(parsed.validity().not_after)?))
-}
-
-/// Checks for a DNS label (RFC 1123), as Kubernetes does.
-fn is_dns_label(text: &str) -> bool {
-    (1..=63).contains(&text.len())
-        && text.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-'))
-        && !text.starts_with('-')
-        && !text.ends_with('-')
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use strait_base::dns_name::is_dns_subdomain;
 
 /// The domain of services that are shared by all clusters of a set (KEP-1645).
 pub const CLUSTERSET: &str = "clusterset.local";
@@ -131,18 +132,7 @@ impl ClusterId {
         if text.chars().count() > Self::LENGTH_MAX {
             return Err(ClusterIdError::TooLong(text.chars().count()));
         }
-        let label_ok = |label: &str| {
-            let edge =
-                |b: Option<u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
-            edge(label.bytes().next())
-                && edge(label.bytes().last())
-                && label.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
-        };
-        if text.split('.').all(label_ok) {
-            Ok(Self::from(text))
-        } else {
-            Err(ClusterIdError::NotDns1123)
-        }
+        if is_dns_subdomain(text) { Ok(Self::from(text)) } else { Err(ClusterIdError::NotDns1123) }
     }
 }
 

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use strait_base::dns_name::is_dns_label;
+
 /// The maximum number of namespaces that are read one by one. Each takes a watch for every kind.
 const NAMESPACES_MAX: usize = 32;
 
@@ -52,16 +54,6 @@ impl ReadNamespaces {
     pub fn names(&self) -> &[Arc<str>] {
         &self.0
     }
-}
-
-/// Whether `text` is a DNS label (RFC 1123), which names of namespaces must be.
-fn is_dns_label(text: &str) -> bool {
-    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let bytes = text.as_bytes();
-    text.len() <= 63
-        && bytes.iter().all(|byte| is_plain(*byte) || *byte == b'-')
-        && bytes.first().is_some_and(|byte| is_plain(*byte))
-        && bytes.last().is_some_and(|byte| is_plain(*byte))
 }
 
 #[cfg(test)]

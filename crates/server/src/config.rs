@@ -19,6 +19,7 @@ use tracing_subscriber::EnvFilter;
 pub use self::injection::InjectFlags;
 pub(crate) use self::prometheus::bearer;
 pub use self::prometheus::{PrometheusError, PrometheusFlags};
+use strait_base::dns_name::{is_dns_label, is_dns_subdomain};
 use strait_base::duration::{HumanDuration, parse_duration};
 use strait_explain::validation::ValidationMode;
 use strait_identity::ReplicaId;
@@ -587,18 +588,10 @@ fn parse_namespace(text: &str) -> Result<String, String> {
 }
 
 fn parse_domain(text: &str) -> Result<String, String> {
-    match text.len() <= 253 && text.split('.').all(is_dns_label) {
+    match is_dns_subdomain(text) {
         true => Ok(text.to_owned()),
         false => Err("expected a DNS name in lower case, for example cluster.local".into()),
     }
-}
-
-fn is_dns_label(text: &str) -> bool {
-    let named = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    (1..=63).contains(&text.len())
-        && text.bytes().all(named)
-        && !text.starts_with('-')
-        && !text.ends_with('-')
 }
 
 fn parse_trust_domain(text: &str) -> Result<String, String> {

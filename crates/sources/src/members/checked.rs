@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value};
 
-use super::servers::{ServerPattern, is_dns_label};
+use super::servers::ServerPattern;
+use strait_base::dns_name::is_dns_label;
 use strait_model::policy::InvalidPolicy;
 
 /// An entry of a list. Messages about its content contain its position: `identities[0]`.

@@ -4,6 +4,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use strait_base::dns_name::is_dns_subdomain;
+
 /// A pattern of servers, matched on the host of a parsed URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServerPattern {
@@ -75,20 +77,11 @@ impl ServerPattern {
     }
 }
 
-/// Whether a text is a DNS label in lower case.
-pub(super) fn is_dns_label(text: &str) -> bool {
-    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    (1..=63).contains(&text.len())
-        && text.bytes().all(plain)
-        && !text.starts_with('-')
-        && !text.ends_with('-')
-}
-
 /// Whether a text is a DNS name that no resolver reads as an address.
 fn is_host_name(text: &str) -> bool {
     let last = text.rsplit('.').next().unwrap_or_default();
     let is_numeric = last.bytes().all(|byte| byte.is_ascii_digit()) || last.starts_with("0x");
-    text.len() <= 253 && text.split('.').all(is_dns_label) && !is_numeric
+    is_dns_subdomain(text) && !is_numeric
 }
 
 #[cfg(test)]
