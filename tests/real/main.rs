@@ -135,6 +135,10 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("real_api_server_injects_rejects_and_skips_pods", Machine(injection::run)),
     ("real_api_server_stores_the_roots_in_a_cluster_trust_bundle", Machine(trust_bundle::run)),
     ("reader_with_roles_in_some_namespaces_reads_exactly_these", Machine(namespaces::run)),
+    (
+        "namespace_whose_role_is_lost_stays_unchanged_until_it_is_back",
+        Machine(namespaces::lost_namespace),
+    ),
     ("grpc_libraries_call_each_other_with_mtls_and_in_plain_text", Machine(grpc::run)),
     ("grpc_libraries_enforce_policies_like_the_evaluator", Machine(grpc_access::run)),
     ("hours_without_an_api_server_stop_no_pod", Machine(dark_hours::run)),
