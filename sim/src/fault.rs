@@ -58,6 +58,11 @@ pub enum Fault {
         /// Plural name, for example `nodes`.
         resource: String,
     },
+    /// 403 for lists and watches of one kind. Single objects can be read.
+    ListForbidden {
+        /// Plural name, for example `namespaces`.
+        resource: String,
+    },
     /// 403 for everything outside of these namespaces, as with Roles alone. The namespace `kube-system`
     /// itself can be read.
     OnlyNamespaces {

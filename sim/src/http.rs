@@ -138,6 +138,13 @@ impl ApiServer {
                 let verb = if query.watch { "watch" } else { "list" };
                 Some(Err(ApiError::forbidden(target.view.resource, verb, &target.namespace)))
             }
+            Fault::ListForbidden { resource } => {
+                let target =
+                    target.filter(|t| t.view.resource.plural == resource && t.name.is_none())?;
+                self.user(headers)?;
+                let verb = if query.watch { "watch" } else { "list" };
+                Some(Err(ApiError::forbidden(target.view.resource, verb, &target.namespace)))
+            }
             Fault::OnlyNamespaces { namespaces } => {
                 let target = target.filter(|target| !grants(namespaces, target))?;
                 self.user(headers)?;
@@ -660,8 +667,10 @@ impl ApiServer {
                     _ => None,
                 });
                 let is_allowed = |plural: &&str| {
+                    let resource = || (*plural).to_owned();
                     is_outside != Some(true)
-                        && !self.faults.has(&Fault::Forbidden { resource: (*plural).to_owned() })
+                        && !self.faults.has(&Fault::Forbidden { resource: resource() })
+                        && !self.faults.has(&Fault::ListForbidden { resource: resource() })
                 };
                 let resources: Vec<_> = plurals.filter(is_allowed).collect();
                 json!({

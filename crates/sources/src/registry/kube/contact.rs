@@ -49,6 +49,8 @@ pub(super) struct Contacts {
     was_in_contact: bool,
     /// The namespaces that are read.
     namespaces: ReadNamespaces,
+    /// Whether the cluster's UID was read by itself.
+    is_identified: bool,
 }
 
 impl Contacts {
@@ -245,13 +247,33 @@ impl Contacts {
         self.is_listed(kind) || self.parts(kind).all(|part| self.does_without(kind, part))
     }
 
-    /// Returns the consequences if the kind may not be read; `None` if it is required. A reader that
-    /// is limited to namespaces needs no right to list them.
+    /// Records that the cluster's UID was read by itself.
+    pub(super) fn identified(&mut self) {
+        self.is_identified = true;
+    }
+
+    /// Whether namespaces may not be listed, in a cluster that is read completely. Its UID must then
+    /// be read by itself.
+    pub(super) fn lacks_namespaces(&self) -> bool {
+        self.namespaces.is_whole()
+            && !self.is_listed(IndexedKind::Namespaces)
+            && matches!(
+                self.reader_error(IndexedKind::Namespaces, None),
+                Some(ApiError::Forbidden(_))
+            )
+    }
+
+    /// Returns the consequences if the kind may not be read; `None` if it is required. A reader needs
+    /// no right to list namespaces if it is limited to some, or if it may read `kube-system`, which
+    /// identifies the cluster.
     fn loss(&self, kind: IndexedKind) -> Option<&'static str> {
         match kind {
             IndexedKind::Namespaces if !self.namespaces.is_whole() => {
                 Some("no network label, no labels and annotations of namespaces")
             }
+            IndexedKind::Namespaces if self.is_identified => Some(
+                "no network label, no labels and annotations of namespaces, and discoverySelectors select none of them",
+            ),
             _ => kind.optional(),
         }
     }
@@ -539,6 +561,30 @@ mod tests {
         );
         contacts.answered(PODS);
         assert!(contacts.degraded().is_empty());
+    }
+
+    #[test]
+    fn namespaces_are_not_required_once_the_cluster_is_identified() {
+        let mut contacts = Contacts::new(ReadNamespaces::default(), false);
+        let namespaces = ReaderId::Kind(IndexedKind::Namespaces, None);
+        let forbidden = || ApiError::Forbidden("namespaces is forbidden".into());
+        for kind in IndexedKind::ALL.into_iter().filter(|kind| *kind != IndexedKind::Namespaces) {
+            contacts.answered(ReaderId::Kind(kind, None));
+            contacts.listed(kind, None);
+        }
+        contacts.failed(namespaces, ApiError::Unreachable("away".into()), at(0));
+        assert!(!contacts.lacks_namespaces(), "it may still be permitted");
+        contacts.failed(namespaces, forbidden(), at(0));
+        assert!(contacts.lacks_namespaces() && !contacts.complete());
+        assert!(matches!(contacts.contact(), ApiContact::Denied(_)));
+        contacts.identified();
+        assert!(contacts.complete());
+        assert_eq!(contacts.contact(), ApiContact::Good);
+        assert!(contacts.degraded()[0].contains("discoverySelectors"), "{:?}", contacts.degraded());
+        contacts.answered(namespaces);
+        contacts.listed(IndexedKind::Namespaces, None);
+        contacts.failed(namespaces, forbidden(), at(9));
+        assert!(!contacts.lacks_namespaces(), "the last known namespaces stay");
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub(super) async fn read(
     client: &ApiClient,
     scope: &Scope,
     limits: ReadLimits,
-    namespaces: &ReadNamespaces,
+    (namespaces, uid_wanted): (&ReadNamespaces, watch::Receiver<bool>),
     sink: &mpsc::Sender<RunInput>,
 ) {
     let mut readers: Vec<BoxFuture<'_, ()>> = vec![
@@ -49,11 +49,11 @@ pub(super) async fn read(
             sink,
         )),
         Box::pin(client.keep_probing(sink)),
+        Box::pin(read_uid(client, uid_wanted, sink)),
     ];
     if namespaces.is_whole() {
         readers.extend(namespaced(client, scope, limits, None, sink));
     } else {
-        readers.push(Box::pin(read_uid(client, sink)));
         for (position, name) in (0..).zip(namespaces.names()) {
             readers.push(Box::pin(async move {
                 let (own_sink, events) = mpsc::channel(NAMESPACE_EVENTS_MAX);
@@ -151,11 +151,22 @@ fn selection(kind: IndexedKind, namespace: Option<&Arc<str>>) -> ListSelection {
     ListSelection { namespace, is_optional: kind.may_be_absent(), ..selection }
 }
 
-/// Reads the UID of the cluster once, because a limited reader may be unable to list namespaces.
-async fn read_uid(client: &ApiClient, sink: &mpsc::Sender<RunInput>) {
-    let uid = cluster_uid(client).await.map(Into::into);
+/// Reads the UID of the cluster when it is wanted, because the credential may be unable to list
+/// namespaces.
+async fn read_uid(
+    client: &ApiClient,
+    mut wanted: watch::Receiver<bool>,
+    sink: &mpsc::Sender<RunInput>,
+) {
     // An error means that the run ends.
-    let _ = sink.send(RunInput::Uid(Box::new(uid))).await;
+    while wanted.wait_for(|is_wanted| *is_wanted).await.is_ok() {
+        let uid: Option<Box<str>> = cluster_uid(client).await.map(Into::into);
+        let is_known = uid.is_some();
+        let is_sent = sink.send(RunInput::Uid(Box::new(uid))).await.is_ok();
+        if is_known || !is_sent || wanted.changed().await.is_err() {
+            return;
+        }
+    }
 }
 
 /// Polls only readers that were woken: nearly all events of a quiet member come from one reader.

@@ -88,6 +88,7 @@ pub async fn run_with(config: RunConfig, client: Result<ApiClient, AccessError>)
     let (identity_check, doubts) = identity_check();
     let role = config.writes.role.clone();
     let (writable, writable_receiver) = watch::channel(None);
+    let (uid_wanted, uid_wanted_receiver) = watch::channel(!namespaces.is_whole());
     let (roots_status, roots_receiver) = watch::channel(None);
     let (reviewed, reviewed_receiver) = watch::channel(ReviewedRights::default());
     let object_counts = config.status.borrow().object_counts;
@@ -117,6 +118,7 @@ pub async fn run_with(config: RunConfig, client: Result<ApiClient, AccessError>)
         contacts: Contacts::new(namespaces.clone(), wanted.is_true()),
         known: KnownNamespaces::new(&namespaces, known),
         lacks_uid: !namespaces.is_whole(),
+        uid_wanted,
         writable,
         writable_stale: true,
         roots: roots_receiver,
@@ -143,7 +145,7 @@ pub async fn run_with(config: RunConfig, client: Result<ApiClient, AccessError>)
     };
     tokio::select! {
         () = member.serve(inputs, selectors, &to) => {}
-        () = Box::pin(readers::read(&client, &scope, limits, &namespaces, &sink)) => {}
+        () = Box::pin(readers::read(&client, &scope, limits, (&namespaces, uid_wanted_receiver), &sink)) => {}
         () = Box::pin(look(&client, doubts)) => {}
         () = Box::pin(reviewed_rights::follow(&client, &namespaces, &reviewed)) => {}
         () = Box::pin(own_mesh::follow(&client, &mesh_namespace, &claims)), if read_own => {}
@@ -223,8 +225,10 @@ struct ClusterInputState {
     identity_check: ClusterIdentityCheck,
     /// The last known contents of the namespaces, until everything has been read.
     known: KnownNamespaces,
-    /// Whether the UID of the cluster is still to be read.
+    /// Whether the UID of the cluster is still to be read by itself.
     lacks_uid: bool,
+    /// Whether it is to be read by itself, or was.
+    uid_wanted: watch::Sender<bool>,
     /// Doubtful lists.
     guard: MassDeletionGuard<(IndexedKind, ReadPart)>,
     limits: ReadLimits,
@@ -380,6 +384,14 @@ impl ClusterInputState {
             RunInput::Entry(event) => self.event(part, *event),
             RunInput::Within(position, input) => self.take(Some(position), *input),
             RunInput::Uid(uid) => {
+                match uid.is_some() {
+                    true => self.contacts.identified(),
+                    // It is read again when namespaces are refused again.
+                    false if self.contacts.lacks_namespaces() => {
+                        self.uid_wanted.send_replace(false);
+                    }
+                    false => {}
+                }
                 self.index.set_cluster_uid(*uid);
                 self.lacks_uid = false;
             }
@@ -415,6 +427,9 @@ impl ClusterInputState {
             let is_absent = T::KIND.may_be_absent() && matches!(error, ApiError::NotFound(_));
             self.status.errors += u64::from(!is_absent);
             self.contacts.failed(reader, error, SystemTime::now());
+            if self.contacts.lacks_namespaces() {
+                self.lacks_uid |= !self.uid_wanted.send_replace(true);
+            }
             // Its last kind may not be read.
             let touched = self.use_read(part);
             return self.pending.merge(touched);

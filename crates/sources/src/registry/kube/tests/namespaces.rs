@@ -127,3 +127,29 @@ async fn reader_without_any_namespace_does_not_sync() {
     grant(&sim, &["edge"]);
     until_endpoints(&member, &[("cart.edge", "10.2.0.1")]).await;
 }
+
+#[tokio::test]
+async fn reader_that_may_not_list_namespaces_reads_the_rest_of_an_identified_cluster() {
+    let sim = cluster(&[]).await;
+    sim.heal();
+    let unlisted = Fault::ListForbidden { resource: "namespaces".into() };
+    sim.fault(unlisted.clone());
+    let begin = || Member::reading_as(sim.clone(), access(&sim, &sim.url()), |config| config);
+    let member = begin();
+    let all = [("cart.bank", "10.3.0.1"), ("cart.edge", "10.2.0.1"), ("cart.shop", "10.1.0.1")];
+    until_endpoints(&member, &all).await;
+    let status = member.until(|status| status.synced && !status.missing_rights.is_empty()).await;
+    assert_eq!(status.missing_rights, ["list namespaces"]);
+    assert_eq!(status.contact, ApiContact::Good);
+    assert!(status.cluster_uid.is_some(), "read by itself");
+    assert!(status.degraded[0].starts_with("STR0309: namespaces"), "{:?}", status.degraded);
+
+    // Without the UID, the cluster may be another one.
+    sim.fault(Fault::Forbidden { resource: "namespaces".into() });
+    let next = begin();
+    let status = next.until(|status| matches!(status.contact, ApiContact::Denied(_))).await;
+    assert!(!status.synced);
+    sim.heal();
+    sim.fault(unlisted);
+    until_endpoints(&next, &all).await;
+}
