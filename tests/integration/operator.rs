@@ -399,6 +399,68 @@ async fn cluster_added_with_namespaces_is_read_in_these_only() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn reader_has_the_rights_of_its_level_and_loses_none_without_a_line_in_the_plan() {
+    let served = Served::start("", &["--mcs", "exports"]).await;
+    served.remote.fault(Fault::Forbidden { resource: "serviceexports".into() });
+    let url = served.remote.url();
+    let add = async |flags: &[&str]| {
+        let add = ["cluster", "add", "prod-eu", "--api-server", &url];
+        served.strait(&[&add[..], flags].concat()).await
+    };
+    let role = || {
+        let role = served.remote.store().get("ClusterRole", "", "strait-reader");
+        role.expect("a role").value()["rules"].to_string()
+    };
+    for (flags, message) in [
+        (&["--level", "4"][..], "--level"),
+        (&["--level", "1", "--rbac", "core"], "--rbac"),
+        (&["--level", "2", "--mcs-imports"], "--level 3"),
+        (&["--rbac", "full", "--mcs-imports"], "--level 3"),
+    ] {
+        let (code, text) = add(flags).await;
+        assert!(code == 64 && text.contains(message), "{flags:?}: {text}");
+    }
+    let (code, text) = add(&["--yes"]).await;
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("(level 2)") && text.contains("--level 3"), "{text}");
+    let granted = role();
+    assert!(granted.contains("\"nodes\"") && granted.contains("\"pods\""), "{granted}");
+    assert!(!granted.contains("serviceexports") && !granted.contains("tokenreviews"), "{granted}");
+    served.until(&["cluster", "get", "prod-eu"], &["list serviceexports"]).await;
+    let (code, text) = served.strait(&["check", "clusters", "-o", "json"]).await;
+    assert!(code == 0 && text.contains("STR0309"), "a missing kind is no problem: {text}");
+    let next = "strait cluster add CONTEXT --name prod-eu --level 3";
+    assert!(text.contains(next), "{text}");
+
+    // The same command for the existing member changes its rights only.
+    let secret = || {
+        let secret = served.hub.store().get("Secret", "strait-system", "strait-cluster-prod-eu");
+        secret.expect("a Secret").value()
+    };
+    let before = secret();
+    let (code, text) = add(&["--level", "3", "--tokens", "--yes"]).await;
+    assert!(code == 0 && text.contains("which is already a member (level 3)"), "{text}");
+    assert!(!text.contains("Will remove"), "{text}");
+    let granted = role();
+    assert!(granted.contains("serviceexports") && granted.contains("tokenreviews"), "{granted}");
+    assert_eq!(secret(), before);
+    let (code, text) = add(&["--level", "1", "--dry-run"]).await;
+    assert_eq!(code, 0, "{text}");
+    for line in [
+        "Will remove these rights from prod-eu",
+        "! clusterrole strait-reader: create tokenreviews.authentication.k8s.io; get ",
+        "serviceexports.multicluster.x-k8s.io",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    assert_eq!(role(), granted, "nothing was changed");
+    let (code, text) = add(&["--mcs-imports=full", "--dry-run"]).await;
+    assert!(code == 0 && text.contains("(level 3)"), "{text}");
+    let (code, text) = add(&["--namespaces", "shop", "--yes"]).await;
+    assert!(code == 1 && text.contains("is not limited to namespaces"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn dry_run_of_cluster_add_reports_problems_and_changes_nothing() {
     let served = Served::start("", &[]).await;
     let service = |name: &str, port: u16| {

@@ -161,10 +161,13 @@ minutes. The cluster is a normal member again after a connection has lasted for 
 
     /// 403 for a kind that is not required.
     RIGHT_MISSING = "STR0309", "the credential may not read an optional kind",
-        "Grant list and watch of that kind, as in deploy/examples/reader-rbac.yaml.", "\
-Services and endpointslices must be readable, and namespaces unless the reader is limited to some. Other
-kinds are optional: Strait works without the kinds that the credential may not read. The reason names the
-kind and the consequence: without pods, for example, workloads are unknown. All other features work.";
+        "Grant list and watch of that kind, if you need it: strait cluster add CONTEXT --name ID --level 3
+Without this command: deploy/examples/reader-rbac.yaml", "\
+Services and endpointslices must be readable, and namespaces unless the reader is limited to some or may
+read the namespace kube-system, which identifies the cluster. Other kinds are optional: Strait works without
+the kinds that the credential may not read. The reason names the kind and the consequence: without pods, for
+example, workloads are unknown. All other features work. Readers have level 2 by default, which excludes
+gateways of the Gateway API, exports and imports of services, and WorkloadEntries.";
 
     /// Invalid objects in a reachable cluster.
     OBJECTS_SKIPPED = "STR0310", "invalid objects of the cluster are skipped",
@@ -183,10 +186,11 @@ cluster is read. If an earlier state exists, Strait uses it after 1 s.";
     /// 403 for the list of a required kind.
     RIGHTS_REFUSED = "STR0315", "the API server does not allow the credential to read required objects",
         "Grant the reader its rights in that cluster. A new token would have the same rights:
-  kubectl --context CONTEXT apply -f deploy/examples/reader-rbac.yaml", "\
-The API server responded with 403: the credential is valid but may not list services, endpointslices or
-namespaces. The last known state of the cluster stays in use, and Strait continues automatically once the
-rights are granted.";
+  strait cluster add CONTEXT --name ID --level 2
+Without this command: kubectl --context CONTEXT apply -f deploy/examples/reader-rbac.yaml", "\
+The API server responded with 403: the credential is valid but may not list services or endpointslices, or
+can neither list namespaces nor read the namespace kube-system. The last known state of the cluster stays in
+use, and Strait continues automatically once the rights are granted.";
 
     /// The exp of the token in a Secret.
     CREDENTIAL_ENDS = "STR0316", "a cluster's credential expires soon",
@@ -448,7 +452,7 @@ WorkloadEntry of this account.";
 
     /// The keys of a member's token issuer.
     KEYS_UNREADABLE = "STR0529", "the keys of the cluster's token issuer cannot be read",
-        "Grant the reader get of both paths, as in deploy/examples/reader-rbac.yaml.", "\
+        "Grant the reader get of both paths: strait cluster add CONTEXT --name ID --tokens", "\
 Strait reads the keys with which an API server signs tokens from its paths /.well-known/openid-configuration
 and /openid/v1/jwks. Without them, Strait queries the API server for each token (TokenReview), so that pods
 cannot start or renew certificates while it is unreachable.";

@@ -16,10 +16,11 @@ use clap::{Args, ValueEnum};
 use http::Uri;
 use serde_json::{Value, json};
 
-use super::api::{ClusterApi, Front, full_name, holds, kubeconfigs};
+use super::api::{ClusterApi, Front, kubeconfigs};
 use super::follow::{Goal, Wait};
 use super::gateway::{GatewayFlags, GatewayPlan};
 use super::manifests::{self, More, Rbac, ReaderLevel};
+use super::membership::{check_limits, free};
 use super::preview::preview;
 use super::webhook::WebhookFlags;
 use super::{ClusterChange, done, istio_service, rights};
@@ -74,17 +75,15 @@ pub(crate) struct AddArgs {
     pub(super) tls_server_name: Option<String>,
     /// Kinds of objects that the control plane may read in the cluster: 1 for services,
     /// EndpointSlices and pods; 2 also for nodes and namespaces; 3 also for gateways, exports and
-    /// imports of services, and WorkloadEntries
+    /// imports of services, and WorkloadEntries [default: 2, with --mcs-imports 3]
     #[arg(long, value_name = "1|2|3", value_parser = clap::value_parser!(u8).range(1..=3), conflicts_with = "rbac")]
     level: Option<u8>,
-    /// Let the control plane verify the tokens of pods, with --level; implied by --gateway and
-    /// --inject
-    #[arg(long, requires = "level")]
+    /// Let the control plane verify the tokens of pods; implied by --gateway and --inject
+    #[arg(long)]
     tokens: bool,
-    /// The same as a name: core for services, EndpointSlices and namespaces, full for level 3 with
-    /// --tokens
-    #[arg(long, value_enum, default_value = "full")]
-    rbac: Rbac,
+    /// Deprecated, use --level and --tokens
+    #[arg(long, value_enum)]
+    rbac: Option<Rbac>,
     /// Let the control plane read only these namespaces, at most 32, by Roles in them
     #[arg(long, value_name = "NS,…", value_parser = namespaces, conflicts_with_all = ["tokens", "own_mesh_config", "own_traffic", "roots", "gateway_secrets", "mcs_imports", "gateway", "inject"])]
     namespaces: Option<ReadNamespaces>,
@@ -152,7 +151,7 @@ pub(super) fn discovery(text: &str) -> Result<String, String> {
 ///
 /// # Errors
 /// If a name is invalid or repeated, or if there are too many.
-pub(super) fn namespaces(text: &str) -> Result<ReadNamespaces, String> {
+fn namespaces(text: &str) -> Result<ReadNamespaces, String> {
     ReadNamespaces::of(text.split(',').map(str::trim))
 }
 
@@ -209,7 +208,7 @@ pub(super) async fn prepare<'a>(
     let hub_uid = hub.uid().await?;
     let remote_uid = remote.uid().await;
     let is_hub = remote_uid.as_ref().is_ok_and(|uid| *uid == hub_uid);
-    let has_parts = args.gateway.gateway || args.webhook.is_requested();
+    let has_parts = args.has_agents();
     if is_hub && (!has_parts || !args.gateway_secrets.is_empty()) {
         return Err(of_config_cluster(&format!("context {}", remote.context), hub, &hub_uid));
     }
@@ -230,10 +229,14 @@ pub(super) async fn prepare<'a>(
             )));
         }
     }
-    // A gateway or injection can be added to a member later.
-    let is_member = is_hub || (has_parts && is_member(args, hub).await?);
+    // A gateway, injection or other rights can be added to a member later.
+    let is_addition = has_parts || args.names_rights();
+    let is_member = is_hub || (is_addition && is_member(args, hub).await?);
     if !is_member {
         free(hub, ns, &id, &server).await?;
+    } else if !is_hub && !has_parts {
+        let namespaces = args.namespaces.clone().unwrap_or_default();
+        check_limits(hub, ns, &id, &namespaces).await?;
     }
     let version = remote.get("/version").await?.unwrap_or_default();
     let network = args.network.as_deref();
@@ -274,6 +277,7 @@ pub(super) async fn prepare<'a>(
     plan += args.webhook.plan_text();
     if !is_hub {
         plan += &unconfigured_address(args, hub).await?;
+        plan += &rights::removed_text(&remote, &objects).await?;
     }
     let mut finds_problem = false;
     if !is_member {
@@ -428,7 +432,12 @@ impl Joining<'_> {
             remote.apply(manifest).await?;
         }
         if self.is_member {
-            done(&format!("created the requested gateway and injection in {}", remote.context));
+            let rights = if args.has_agents() {
+                "the requested gateway and injection"
+            } else {
+                "the rights"
+            };
+            done(&format!("applied {rights} in {}", remote.context));
             return Ok(());
         }
         done(&format!("created the reader in {}", remote.context));
@@ -513,12 +522,26 @@ impl Joining<'_> {
 
 impl AddArgs {
     fn level(&self) -> ReaderLevel {
-        match self.level {
-            None => self.rbac.into(),
-            Some(1) => ReaderLevel::Endpoints,
-            Some(2) => ReaderLevel::Places,
-            Some(_) => ReaderLevel::Kinds,
+        match (self.level, self.rbac) {
+            (Some(1), _) => ReaderLevel::Endpoints,
+            (Some(3..), _) => ReaderLevel::Kinds,
+            (None, None) if self.mcs_imports.is_some() => ReaderLevel::Kinds,
+            (None, Some(Rbac::Core)) => ReaderLevel::Core,
+            _ => ReaderLevel::Places,
         }
+    }
+
+    /// Returns whether a flag names rights, which can be changed for an existing member too.
+    fn names_rights(&self) -> bool {
+        self.level.is_some()
+            || self.rbac.is_some()
+            || self.tokens
+            || self.own_mesh_config
+            || self.own_traffic
+            || self.roots
+            || !self.gateway_secrets.is_empty()
+            || self.mcs_imports.is_some()
+            || self.namespaces.is_some()
     }
 
     fn more(&self) -> More {
@@ -527,7 +550,7 @@ impl AddArgs {
             own_traffic: self.own_traffic,
             // Injected pods and gateways authenticate with tokens, and need the root certificates
             // when they start.
-            tokens: self.tokens || self.has_agents(),
+            tokens: self.tokens || self.rbac == Some(Rbac::Full) || self.has_agents(),
             self_renew: self.self_renew,
             roots: self.roots || self.has_agents(),
             gateway_secrets: self.gateway_secrets.clone(),
@@ -544,8 +567,8 @@ impl AddArgs {
     /// Rejects invalid combinations of flags, before any request.
     pub(super) fn check(&self) -> Result<(), CommandFailure> {
         if self.mcs_imports.is_some() && !self.level().has("serviceexports") {
-            let text = "--mcs-imports needs the exports of services: use --level 3";
-            return Err(CommandFailure::usage(text));
+            let fact = "--mcs-imports needs the right to read exports of services";
+            return Err(CommandFailure::usage(fact).next("use --level 3"));
         }
         check_network(self.network.as_deref())?;
         check_trust_domain(self.trust_domain.as_deref())?;
@@ -648,50 +671,6 @@ fn checked(id: &ClusterId, access: &Access) -> Result<(), CommandFailure> {
     kubeconfig::parse(written.as_bytes(), None, access.loopback)
         .map(|_| ())
         .map_err(|refusal| refused(&format!("cluster {id}"), &refusal, Some(id)))
-}
-
-/// Rejects an ID that a Secret already contains, and an API server that already belongs to a
-/// member.
-pub(super) async fn free(
-    hub: &ClusterApi,
-    namespace: &str,
-    id: &ClusterId,
-    server: &Uri,
-) -> Result<(), CommandFailure> {
-    let secrets = hub.member_secrets(namespace).await?;
-    if let Some(secret) = secrets.iter().find(|secret| holds(secret, id.as_str())) {
-        return Err(CommandFailure::coded(
-            &codes::ID_TAKEN,
-            format!(
-                "cluster ID {id} is already in secret {}; nothing was changed",
-                full_name(secret)
-            ),
-        )
-        .next(format!(
-            "for a new token: strait cluster rotate {id}\nfor another cluster: --name ID"
-        )));
-    }
-    for secret in &secrets {
-        let entries = secret["data"].as_object().into_iter().flatten();
-        let same = |value: &Value| {
-            let text = BASE64.decode(value.as_str().unwrap_or_default()).unwrap_or_default();
-            let read = kubeconfig::parse(&text, None, Loopback::Allowed);
-            read.is_ok_and(|access| access.server == *server)
-        };
-        if let Some((other, _)) = entries.into_iter().find(|(_, value)| same(value)) {
-            return Err(CommandFailure::coded(
-                &codes::SAME_CLUSTER_TWICE,
-                format!(
-                    "{server} is already the API server of member {other} (secret {}); nothing was changed",
-                    full_name(secret)
-                ),
-            )
-            .next(format!(
-                "for a new token: strait cluster rotate {other}\nto rename it: strait cluster remove {other}, then add it"
-            )));
-        }
-    }
-    Ok(())
 }
 
 /// Returns whether the cluster to add is already a member with the same ID and API server address.

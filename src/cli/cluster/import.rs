@@ -15,10 +15,11 @@ use serde_json::Value;
 
 use super::ClusterChange;
 use super::add::{
-    Manifests, check_network, check_trust_domain, cluster_id, free, loopback_for, make_secret,
-    network, of_config_cluster, refused,
+    Manifests, check_network, check_trust_domain, cluster_id, loopback_for, make_secret, network,
+    of_config_cluster, refused,
 };
 use super::follow::{Goal, Wait};
+use super::membership::free;
 use crate::cli::failure::{CommandFailure, CommandResult, Exit};
 use crate::cli::output;
 use strait_kube_client::Loopback;

@@ -14,13 +14,12 @@ const CERTIFICATES: &str = "certificates.k8s.io";
 pub(crate) const TOKEN_PATH: &str =
     "/api/v1/namespaces/strait-reader/serviceaccounts/strait-reader/token";
 
-/// Rights of the reader.
+/// Rights of the reader by their earlier names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Rbac {
     /// services, endpointslices, namespaces
     Core,
-    /// also pods and nodes (for identities, network labels of pods and localities) and the
-    /// verification of pods' tokens
+    /// the same as --level 2 --tokens
     Full,
 }
 
@@ -35,17 +34,6 @@ pub(crate) enum ReaderLevel {
     Places,
     /// Also gateways, multi-cluster services and WorkloadEntries (`--level 3`).
     Kinds,
-    /// The same, and the verification of tokens (`--rbac full`).
-    Full,
-}
-
-impl From<Rbac> for ReaderLevel {
-    fn from(rbac: Rbac) -> Self {
-        match rbac {
-            Rbac::Core => Self::Core,
-            Rbac::Full => Self::Full,
-        }
-    }
 }
 
 impl ReaderLevel {
@@ -56,7 +44,6 @@ impl ReaderLevel {
             Self::Endpoints => "level 1",
             Self::Places => "level 2",
             Self::Kinds => "level 3",
-            Self::Full => "rbac level full",
         }
     }
 
@@ -68,7 +55,7 @@ impl ReaderLevel {
             Self::Places => {
                 ["services", "endpointslices", "pods", "namespaces", "nodes"].contains(&plural)
             }
-            Self::Kinds | Self::Full => true,
+            Self::Kinds => true,
         }
     }
 
@@ -99,11 +86,6 @@ impl ReaderLevel {
     pub(crate) fn lists_namespaces(self, more: &More) -> bool {
         more.namespaces.is_whole() && self.has("namespaces")
     }
-
-    /// Returns whether the reader may verify tokens of pods, which is a right in the whole cluster.
-    pub(crate) fn verifies_tokens(self, more: &More) -> bool {
-        more.namespaces.is_whole() && (self == Self::Full || more.tokens)
-    }
 }
 
 /// Optional rights of a reader.
@@ -126,6 +108,13 @@ pub(crate) struct More {
     pub(crate) imports: ImportMode,
     /// The namespaces to which it is limited.
     pub(crate) namespaces: ReadNamespaces,
+}
+
+impl More {
+    /// Returns whether the reader may verify tokens of pods, which is a right in the whole cluster.
+    pub(crate) fn verifies_tokens(&self) -> bool {
+        self.tokens && self.namespaces.is_whole()
+    }
 }
 
 /// Kinds of traffic objects of a cluster, by API group.
@@ -167,7 +156,7 @@ pub(crate) fn reader(level: ReaderLevel, more: &More) -> Vec<Value> {
             "verbs": ["get"],
         }));
     }
-    if level.verifies_tokens(more) {
+    if more.verifies_tokens() {
         rules.push(json!({
             "apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"],
             "verbs": ["create"],
@@ -389,7 +378,7 @@ mod tests {
         for (level, expected) in [
             (ReaderLevel::Core, vec!["services", "namespaces", "endpointslices"]),
             (
-                ReaderLevel::Full,
+                ReaderLevel::Kinds,
                 vec![
                     "services",
                     "namespaces",
@@ -403,9 +392,11 @@ mod tests {
                 ],
             ),
         ] {
-            let role = &reader(level, &More::default())[2];
+            let tokens = level == ReaderLevel::Kinds;
+            let with_tokens = More { tokens, ..More::default() };
+            let role = &reader(level, &with_tokens)[2];
             let rules = role["rules"].as_array().expect("rules");
-            let own = More { own_mesh: true, ..More::default() };
+            let own = More { own_mesh: true, ..with_tokens.clone() };
             let with_own = &reader(level, &own)[2]["rules"];
             let more = &with_own.as_array().expect("rules")[rules.len()..];
             assert_eq!(more.len(), 1);
@@ -418,7 +409,7 @@ mod tests {
                 .collect();
             let asks = resources.strip_suffix(&["tokenreviews"]);
             assert_eq!(asks.unwrap_or(&resources), expected);
-            assert_eq!(asks.is_some(), level == ReaderLevel::Full, "whose tokens pods bring");
+            assert_eq!(asks.is_some(), tokens, "whose tokens pods bring");
             for rule in rules {
                 let resources = &rule["resources"];
                 let verbs = match resources {
@@ -460,14 +451,13 @@ mod tests {
         assert_eq!(granted(ReaderLevel::Kinds, false), expected);
         expected.append(&mut set(&["tokenreviews"]));
         assert_eq!(granted(ReaderLevel::Kinds, true), expected);
-        assert_eq!(granted(ReaderLevel::Full, false), expected);
     }
 
     #[test]
     fn own_traffic_grants_all_supported_traffic_kinds() {
         let text = |own_traffic| {
             let more = More { own_traffic, ..More::default() };
-            Value::Array(reader(ReaderLevel::Full, &more)).to_string()
+            Value::Array(reader(ReaderLevel::Kinds, &more)).to_string()
         };
         assert!(!text(false).contains("virtualservices"));
         let granted = text(true);
@@ -479,7 +469,7 @@ mod tests {
     #[test]
     fn config_maps_are_writable_only_for_root_certificates() {
         let rules = |more: More| {
-            let role = reader(ReaderLevel::Full, &more)[2].clone();
+            let role = reader(ReaderLevel::Kinds, &more)[2].clone();
             let rules = role["rules"].as_array().expect("rules").clone();
             rules.into_iter().filter(|rule| rule["resources"] == json!(["configmaps"]))
         };
@@ -496,7 +486,7 @@ mod tests {
 
     #[test]
     fn rights_to_write_imports_come_with_an_admission_policy() {
-        let granted = |imports| reader(ReaderLevel::Full, &More { imports, ..More::default() });
+        let granted = |imports| reader(ReaderLevel::Kinds, &More { imports, ..More::default() });
         let text = |imports| Value::Array(granted(imports)).to_string();
         assert!(!text(ImportMode::Off).contains("\"create\",\"patch\""));
         let names = granted(ImportMode::Names);
@@ -523,9 +513,9 @@ mod tests {
 
     #[test]
     fn self_renewal_grants_tokens_of_the_reader_only() {
-        let text = |more: More| Value::Array(reader(ReaderLevel::Full, &more)).to_string();
+        let text = |more: More| Value::Array(reader(ReaderLevel::Kinds, &more)).to_string();
         assert!(!text(More::default()).contains("serviceaccounts/token"));
-        let granted = reader(ReaderLevel::Full, &More { self_renew: true, ..More::default() });
+        let granted = reader(ReaderLevel::Kinds, &More { self_renew: true, ..More::default() });
         let rules = &granted[4]["rules"];
         assert_eq!(rules.as_array().map(Vec::len), Some(1));
         assert_eq!(rules[0]["resourceNames"], json!(["strait-reader"]));
@@ -535,10 +525,10 @@ mod tests {
 
     #[test]
     fn secrets_are_readable_only_in_the_named_namespaces() {
-        let text = |more: &More| Value::Array(reader(ReaderLevel::Full, more)).to_string();
+        let text = |more: &More| Value::Array(reader(ReaderLevel::Kinds, more)).to_string();
         assert!(!text(&More::default()).contains("secrets"));
         let more = More { gateway_secrets: vec!["edge".into()], ..More::default() };
-        let granted = reader(ReaderLevel::Full, &more);
+        let granted = reader(ReaderLevel::Kinds, &more);
         assert!(!granted[2].to_string().contains("\"secrets\""), "not for the whole cluster");
         assert_eq!(granted[4]["metadata"]["namespace"], "edge");
         assert_eq!(granted[4]["rules"][0]["verbs"], json!(["get", "list", "watch"]));
@@ -549,7 +539,7 @@ mod tests {
     fn limited_reader_has_roles_in_its_namespaces_only() {
         let namespaces = ReadNamespaces::of(["shop", "edge"]).expect("valid");
         let more = More { namespaces, ..More::default() };
-        let made = reader(ReaderLevel::Full, &more);
+        let made = reader(ReaderLevel::Kinds, &more);
         assert_eq!(
             made[2]["rules"],
             json!([{
@@ -586,7 +576,7 @@ mod tests {
         let example = include_str!("../../../deploy/examples/reader-rbac.yaml");
         let documents: Vec<Value> =
             example.split("---").map(|text| serde_saphyr::from_str(text).expect("YAML")).collect();
-        let made = reader(ReaderLevel::Full, &More::default());
+        let made = reader(ReaderLevel::Kinds, &More { tokens: true, ..More::default() });
         assert_eq!(documents.len(), made.len());
         for (example, made) in documents.iter().zip(&made) {
             assert_eq!(example["kind"], made["kind"]);

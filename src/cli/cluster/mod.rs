@@ -14,6 +14,7 @@ mod import;
 mod invite;
 mod istio_service;
 mod manifests;
+mod membership;
 mod mode;
 mod preview;
 mod remove;

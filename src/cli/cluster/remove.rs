@@ -3,14 +3,13 @@
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::add::namespaces;
 use super::api::{full_name, holds, is_relayed, path_of};
 use super::follow::{ChangeMark, Goal, Wait};
 use super::manifests::{self, More, ReaderLevel};
+use super::membership::limits;
 use super::{ClusterChange, done, gateway, istio_service, webhook};
 use crate::cli::failure::{CommandResult, Exit};
-use strait_model::{ClusterId, ImportMode, ReadNamespaces};
-use strait_sources::clusters::formats::READ_NAMESPACES_ANNOTATION;
+use strait_model::{ClusterId, ImportMode};
 use strait_sources::clusters::secret::MODE_ANNOTATION;
 
 /// `strait cluster remove`.
@@ -111,7 +110,7 @@ pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
             imports: ImportMode::Full,
             namespaces: limits(&secrets),
         };
-        for manifest in manifests::reader(ReaderLevel::Full, &everything).iter().rev() {
+        for manifest in manifests::reader(ReaderLevel::Kinds, &everything).iter().rev() {
             remote.delete(&path_of(manifest)).await?;
         }
         let other_manifests = [gateway::namespace()]
@@ -131,12 +130,4 @@ pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
         true => args.wait.follow(&cluster, &Goal::Removed).await,
         false => Ok(Exit::Fine),
     }
-}
-
-/// Returns the namespaces to which the reader of a removed member was limited.
-fn limits(secrets: &[Value]) -> ReadNamespaces {
-    let annotation =
-        |secret: &Value| secret["metadata"]["annotations"][READ_NAMESPACES_ANNOTATION].clone();
-    let listed = secrets.iter().map(annotation).find_map(|text| namespaces(text.as_str()?).ok());
-    listed.unwrap_or_default()
 }

@@ -1,7 +1,13 @@
 //! The rights of a member's reader, with the effect of each missing right: `strait cluster add
 //! --rights`.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::api::{ClusterApi, path_of};
 use super::manifests::{More, ReaderLevel};
+use crate::cli::failure::CommandFailure;
 use crate::cli::output::{self, Cell, OutputStyle};
 use strait_model::{ImportMode, ReadNamespaces};
 
@@ -50,11 +56,14 @@ pub(super) fn plan_text(level: ReaderLevel, more: &More) -> String {
         summary += "  clusterrole strait-reader: get the namespace kube-system, whose UID identifies the cluster\n  \
              ! without nodes and namespaces, localities come from its EndpointSlices only, and labels and annotations of its\n    \
              namespaces have no effect: set --network if it is not in the default network\n";
+        if more.namespaces.is_whole() {
+            summary += "  ! discoverySelectors of the mesh config, if set, select none of its namespaces\n";
+        }
     } else if !level.has("pods") {
         summary += "  ! without pods and nodes, the identities of its workloads are unknown: its endpoints can't be reached from other networks,\n    \
              localities come from its EndpointSlices only, and its pods can't authenticate with tokens\n";
     }
-    if level.verifies_tokens(more) {
+    if more.verifies_tokens() {
         summary += "  create tokenreviews, and get the keys that sign tokens:\n    \
              to authenticate pods by their tokens\n";
     }
@@ -88,8 +97,95 @@ pub(super) fn plan_text(level: ReaderLevel, more: &More) -> String {
     if more.own_traffic {
         summary += "  get, list, watch its traffic objects, which apply to its proxies if the policy file allows it (trafficFrom)\n";
     }
+    if !level.has("gateways") {
+        summary += "  not for gateways of the Gateway API, exports and imports of services, and WorkloadEntries: --level 3\n";
+    }
+    if !more.verifies_tokens() && more.namespaces.is_whole() {
+        summary += "  not to review tokens of pods that are not known yet: --tokens\n";
+    }
     summary += "  the features that need each right: strait cluster add --rights\n";
     summary
+}
+
+/// Returns the lines of a plan that name the rights that existing roles lose.
+pub(super) async fn removed_text(
+    remote: &ClusterApi,
+    objects: &[Value],
+) -> Result<String, CommandFailure> {
+    let mut text = String::new();
+    for role in objects.iter().filter(|one| one["kind"] == "ClusterRole" || one["kind"] == "Role") {
+        let Some(existing) = remote.get(&path_of(role)).await? else { continue };
+        let removed = removed_rights(&existing, role);
+        if !removed.is_empty() {
+            let (kind, name) =
+                (output::text(&role["kind"]), output::text(&role["metadata"]["name"]));
+            let place = match role["metadata"]["namespace"].as_str() {
+                Some(namespace) => format!(" in {namespace}"),
+                None => String::new(),
+            };
+            text += &format!("  ! {} {name}{place}: {}\n", kind.to_lowercase(), removed.join("; "));
+        }
+    }
+    Ok(match text.is_empty() {
+        true => text,
+        false => format!(
+            "Will remove these rights from {}; to keep them, add their flags, for example --level 3 --tokens\n{text}",
+            remote.context
+        ),
+    })
+}
+
+/// Returns the rights of a role that it no longer has with the rules of another one, as verbs and
+/// resources.
+fn removed_rights(before: &Value, after: &Value) -> Vec<String> {
+    let remaining = granted(after);
+    let is_removed = |(verb, group, resource, name): &GrantedRight| {
+        let all_names = (verb.clone(), group.clone(), resource.clone(), String::new());
+        let named = (verb.clone(), group.clone(), resource.clone(), name.clone());
+        !remaining.contains(&all_names) && !remaining.contains(&named)
+    };
+    let mut verbs_by_object: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (verb, group, resource, name) in granted(before).into_iter().filter(is_removed) {
+        let group = if group.is_empty() { group } else { format!(".{group}") };
+        let name = if name.is_empty() { name } else { format!(" {name}") };
+        verbs_by_object.entry(format!("{resource}{group}{name}")).or_default().push(verb);
+    }
+    let mut objects_by_verbs: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (object, verbs) in verbs_by_object {
+        objects_by_verbs.entry(verbs.join(", ")).or_default().push(object);
+    }
+    let line = |(verbs, objects): (String, Vec<String>)| format!("{verbs} {}", objects.join(", "));
+    objects_by_verbs.into_iter().map(line).collect()
+}
+
+/// Verb, API group, resource or path, and name of the object; no name for all objects.
+type GrantedRight = (String, String, String, String);
+
+/// Returns the rights that the rules of a role grant.
+fn granted(role: &Value) -> BTreeSet<GrantedRight> {
+    let texts = |value: &Value, absent: &[&str]| -> Vec<String> {
+        match value.as_array().filter(|all| !all.is_empty()) {
+            Some(all) => all.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+            None => absent.iter().map(|one| (*one).to_owned()).collect(),
+        }
+    };
+    let mut granted = BTreeSet::new();
+    for rule in output::items(&role["rules"]) {
+        let names = texts(&rule["resourceNames"], &[""]);
+        let mut resources = texts(&rule["resources"], &[]);
+        resources.extend(texts(&rule["nonResourceURLs"], &[]));
+        for verb in texts(&rule["verbs"], &[]) {
+            for group in texts(&rule["apiGroups"], &[""]) {
+                for resource in &resources {
+                    let right = |name: &String| {
+                        (verb.clone(), group.clone(), resource.clone(), name.clone())
+                    };
+                    granted.extend(names.iter().map(right));
+                }
+            }
+        }
+    }
+    granted
 }
 
 /// Returns the rights of a reader of this level with these extras; with `inject`, also the right to
@@ -137,7 +233,7 @@ pub(super) fn rights(level: ReaderLevel, more: &More, inject: bool) -> Vec<Reade
     }
     let nodes = right(READ, "nodes", "localities of pods, and addresses of NodePort gateways");
     rights.extend((more.namespaces.is_whole() && level.has("nodes")).then_some(nodes));
-    if level.verifies_tokens(more) {
+    if more.verifies_tokens() {
         rights.extend([
             right(
                 "create",
@@ -267,13 +363,36 @@ pub(super) fn table(rights: &[ReaderRight], look: &OutputStyle) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
-    use serde_json::Value;
+    use serde_json::json;
 
     use super::super::manifests::reader;
     use super::*;
     use crate::cli::output::items;
+
+    #[test]
+    fn removed_rights_are_those_that_the_new_rules_do_not_cover() {
+        let rules = |rules: Value| json!({ "rules": rules });
+        let before = rules(json!([
+            { "apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["get", "list"] },
+            { "apiGroups": [""], "resources": ["namespaces"], "resourceNames": ["kube-system"], "verbs": ["get"] },
+            { "apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["istio"], "verbs": ["get"] },
+            { "apiGroups": ["multicluster.x-k8s.io"], "resources": ["serviceexports"], "verbs": ["get", "list"] },
+            { "nonResourceURLs": ["/openid/v1/jwks"], "verbs": ["get"] },
+        ]));
+        let after = rules(json!([
+            { "apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"] },
+            { "apiGroups": [""], "resources": ["namespaces"], "verbs": ["get"] },
+            { "apiGroups": [""], "resources": ["nodes"], "verbs": ["list"] },
+        ]));
+        assert_eq!(
+            removed_rights(&before, &after),
+            [
+                "get /openid/v1/jwks, configmaps istio, nodes",
+                "get, list serviceexports.multicluster.x-k8s.io"
+            ]
+        );
+        assert_eq!(removed_rights(&after, &after), [""; 0]);
+    }
 
     #[test]
     fn table_lists_exactly_the_granted_rights() {
@@ -291,15 +410,15 @@ mod tests {
         let limited = More { namespaces, self_renew: true, ..More::default() };
         for (level, more) in [
             (ReaderLevel::Core, More::default()),
-            (ReaderLevel::Full, More::default()),
-            (ReaderLevel::Full, all),
+            (ReaderLevel::Kinds, all),
             (ReaderLevel::Core, limited.clone()),
             (ReaderLevel::Endpoints, limited.clone()),
-            (ReaderLevel::Full, limited),
+            (ReaderLevel::Kinds, limited),
             (ReaderLevel::Endpoints, More::default()),
             (ReaderLevel::Places, More::default()),
             (ReaderLevel::Places, More { tokens: true, ..More::default() }),
             (ReaderLevel::Kinds, More::default()),
+            (ReaderLevel::Kinds, More { tokens: true, ..More::default() }),
         ] {
             let mut given: BTreeSet<(String, String)> = BTreeSet::new();
             for object in reader(level, &more) {

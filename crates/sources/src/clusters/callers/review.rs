@@ -220,9 +220,9 @@ impl Reviews {
         let status = match tokio::time::timeout(LIMIT, request).await {
             Ok(Ok(review)) => review.status,
             Ok(Err(error @ ApiError::Forbidden(_))) => {
-                let next = "it needs permission to create tokenreviews (authentication.k8s.io)";
                 return Err(CallerRefusal::unchecked(format!(
-                    "the API server of {cluster}: {error}; {next}"
+                    "the API server of {cluster}: {error}; grant its reader the right: \
+                     strait cluster add CONTEXT --name {cluster} --tokens"
                 )));
             }
             Ok(Err(error)) => {
