@@ -26,12 +26,36 @@ pub(super) enum CutError {
 }
 
 /// The metadata of a list.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ListEnd {
     /// Its version.
     pub(super) version: String,
     /// The token of the next page; `None` after the last one.
     pub(super) next: Option<String>,
+    /// Its kind, for example `PodList`; empty if it states none.
+    pub(super) kind: String,
+}
+
+impl ListEnd {
+    /// Checks that the list contains objects of the requested kind, given as the plural in its path:
+    /// an empty list of another kind would remove everything. `List` and a missing kind fit any
+    /// request.
+    ///
+    /// # Errors
+    /// Fails with the kind of the list.
+    pub(super) fn check_kind(&self, plural: &str) -> Result<(), String> {
+        if self.kind.is_empty() {
+            return Ok(());
+        }
+        let singular = self.kind.strip_suffix("List").map(str::to_ascii_lowercase);
+        // A plural may end in `ies` instead of `y`.
+        let mut stem = singular.clone().unwrap_or_default();
+        stem.pop();
+        match singular.is_some() && plural.starts_with(&stem) {
+            true => Ok(()),
+            false => Err(format!("it is a {}, not a list of {plural}", one_line(&self.kind))),
+        }
+    }
 }
 
 /// One event of a watch.

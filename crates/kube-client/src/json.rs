@@ -264,6 +264,8 @@ impl JsonList {
     pub(super) fn end(self) -> Result<ListEnd, String> {
         #[derive(Deserialize)]
         struct Envelope<'a> {
+            #[serde(default, borrow)]
+            kind: Option<Cow<'a, str>>,
             #[serde(borrow)]
             metadata: Metadata<'a>,
             // No default: JSON without items is not a list, and an empty list would withdraw
@@ -291,6 +293,7 @@ impl JsonList {
         Ok(ListEnd {
             version: resource_version.into_owned(),
             next: next.filter(|token| !token.is_empty()).map(Cow::into_owned),
+            kind: envelope.kind.unwrap_or_default().into_owned(),
         })
     }
 }

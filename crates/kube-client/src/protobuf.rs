@@ -236,8 +236,8 @@ pub(super) struct ProtobufList {
     longest: usize,
     buffer: BytesMut,
     place: ListPosition,
-    /// Whether its type is that of a list.
-    is_list: bool,
+    /// Its kind, which is that of a list.
+    kind: Option<String>,
     end: Option<ListEnd>,
 }
 
@@ -256,7 +256,7 @@ impl ProtobufList {
     /// Creates a splitter for objects of at most `longest` bytes.
     pub(super) fn new(longest: usize) -> Self {
         let place = ListPosition::Magic;
-        Self { longest, buffer: BytesMut::new(), place, is_list: false, end: None }
+        Self { longest, buffer: BytesMut::new(), place, kind: None, end: None }
     }
 
     /// Appends received bytes.
@@ -288,7 +288,7 @@ impl ProtobufList {
             if let (ListPosition::Wrapper, 2) = (self.place, head.number) {
                 self.buffer.advance(head.length);
                 self.place = ListPosition::List { remaining: head.value };
-                self.end.get_or_insert(ListEnd { version: String::new(), next: None });
+                self.end.get_or_insert_default();
                 continue;
             }
             let is_object = matches!((self.place, head.number), (ListPosition::List { .. }, 2));
@@ -329,12 +329,13 @@ impl ProtobufList {
                 self.end = Some(ListEnd {
                     version: metadata.version.to_string(),
                     next: metadata.next.given().map(str::to_owned),
+                    kind: String::new(),
                 });
             }
             (ListPosition::Wrapper, 1) => {
                 let mut kind = TypeMeta::default();
                 value.message(&mut kind)?;
-                self.is_list = kind.kind.ends_with("List");
+                self.kind = kind.kind.ends_with("List").then(|| kind.kind.to_string());
             }
             (ListPosition::Wrapper, 3) if !bytes.is_empty() => {
                 return Err(MalformedMessage("it has a content encoding, which was not requested"));
@@ -346,16 +347,15 @@ impl ProtobufList {
 
     /// Returns the list's own metadata, after everything has been received.
     pub(super) fn end(self) -> Result<ListEnd, String> {
-        if !self.is_list {
-            return Err("it is not a list".into());
-        }
+        let Some(kind) = self.kind else { return Err("it is not a list".into()) };
         let whole =
             matches!(self.place, ListPosition::Wrapper | ListPosition::List { remaining: 0 });
         if !whole || !self.buffer.is_empty() {
             return Err("it ended within its objects".into());
         }
         let end = self.end.filter(|end| !end.version.is_empty());
-        end.ok_or_else(|| "it has no version".into())
+        let end = end.ok_or_else(|| "it has no version".to_owned())?;
+        Ok(ListEnd { kind, ..end })
     }
 }
 

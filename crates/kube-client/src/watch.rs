@@ -358,7 +358,10 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
             self.check_budget()?;
         }
         self.share.buffers(0);
-        let end = list.end().map_err(|fact| self.unread(&answer, &fact))?;
+        let end = list.end();
+        let plural = self.selection.plural;
+        let end = end.and_then(|end| end.check_kind(plural).map(|()| end));
+        let end = end.map_err(|fact| self.unread(&answer, &fact))?;
         self.list.pages += 1;
         self.check_budget()?;
         match end.next {

@@ -53,6 +53,28 @@ fn page(json: &str) -> Result<Page, String> {
     whole
 }
 
+#[test]
+fn list_of_another_kind_is_refused() {
+    let of_kind = |kind: &str| {
+        let text =
+            format!(r#"{{"kind":"{kind}","metadata":{{"resourceVersion":"1"}},"items":[]}}"#);
+        page(&text).expect("a list").end
+    };
+    for (kind, plural) in [
+        ("EndpointSliceList", "endpointslices"),
+        ("ServiceEntryList", "serviceentries"),
+        ("IngressList", "ingresses"),
+        ("List", "pods"),
+        ("", "pods"),
+    ] {
+        assert_eq!(of_kind(kind).check_kind(plural), Ok(()), "{kind}");
+    }
+    for kind in ["PodList", "Table", "Status"] {
+        let error = of_kind(kind).check_kind("endpointslices").expect_err(kind);
+        assert_eq!(error, format!("it is a {kind}, not a list of endpointslices"));
+    }
+}
+
 fn line(json: &str) -> Result<WatchLine<SizedObject>, String> {
     super::line(&AsIs::<SizedObject>::new(), Encoding::Json, json.as_bytes())
 }
