@@ -413,7 +413,8 @@ fn misleading_policies_are_reported() {
         (vec![path("DENY")], "STR0824", "spec.rules[0].to[0].operation.paths"),
         (vec![path("DENY"), ports("http")], "", ""),
         (vec![path("DENY"), ports("tcp-data")], "STR0824", "spec.rules[0].to[0].operation.paths"),
-        (vec![path("ALLOW"), ports("tcp-data")], "", ""),
+        (vec![path("ALLOW"), ports("tcp-data")], "STR0824", "spec.rules[0].to[0].operation.paths"),
+        (vec![path("ALLOW"), ports("http")], "", ""),
         (vec![host("ALLOW", "hosts", "a.example:8080")], "", ""),
     ];
     for (objects, code, path) in cases {

@@ -60,7 +60,9 @@ impl PolicyPorts<'_> {
                 looks(rule).iter().find_map(|look| self.denies_connections(look))
             }
             AuthorizationAction::Allow => {
-                looks(rule).iter().find_map(|look| self.allows_no_plain_envoy(look))
+                let looks = looks(rule);
+                let of_bytes = looks.iter().find_map(|look| self.allows_no_connection(look));
+                of_bytes.or_else(|| looks.iter().find_map(|look| self.allows_no_plain_envoy(look)))
             }
             AuthorizationAction::Audit | AuthorizationAction::Custom(_) => None,
         });
@@ -93,6 +95,27 @@ impl PolicyPorts<'_> {
         let text = format!(
             "{place} the rule ignores this condition, and denies every connection that the rest of the rule matches"
         );
+        Some((&codes::ACCESS_HTTP_ON_TCP, look.path(), text))
+    }
+
+    /// Reports ALLOW rules with HTTP conditions for workloads without a port for requests: they allow
+    /// nothing.
+    fn allows_no_connection(&self, look: &RequestLook<'_>) -> Option<PolicyFinding> {
+        let carries_requests = |port: &Port| {
+            (port.protocol.is_http() || port.protocol == Protocol::Auto) && look.is_at(&port.target)
+        };
+        let carries_bytes = |port: &Port| {
+            !port.protocol.is_http()
+                && ![Protocol::Auto, Protocol::Udp].contains(&port.protocol)
+                && look.is_at(&port.target)
+        };
+        let place = self.served(carries_bytes, |service, port, _| {
+            Some(format!("port {} of {} is not HTTP", port.number, service.hostname))
+        })?;
+        if self.served(carries_requests, |_, _, _| Some(())).is_some() {
+            return None;
+        }
+        let text = format!("{place}: the rule allows no connection to it");
         Some((&codes::ACCESS_HTTP_ON_TCP, look.path(), text))
     }
 

@@ -42,7 +42,9 @@ use strait_model::{
 use strait_rules::access::{AccessPolicies, PolicyName};
 use strait_rules::service_entry::EntryProblem;
 use strait_rules::traffic::selection::RuleSelector;
-use strait_rules::traffic::{Reason, Traffic, TrafficObject, TrafficReport, TrafficReports};
+use strait_rules::traffic::{
+    ObjectMeta, Reason, Traffic, TrafficObject, TrafficReport, TrafficReports,
+};
 
 /// Facts about the objects of the stores, in addition to the active configuration.
 #[derive(Debug, Clone, Default)]
@@ -143,6 +145,8 @@ pub struct ConfigView<'a> {
     workloads: OnceCell<BTreeMap<WorkloadKey, BTreeSet<Hostname>>>,
     /// The services by their addresses.
     address_owners: OnceCell<AddressOwners<'a>>,
+    /// Cache of whether Gateways have no effect.
+    idle_gateways: RefCell<BTreeMap<ObjectMeta, bool>>,
     /// Cache of the namespaces with workloads that a Gateway's selector selects.
     selected: RefCell<BTreeMap<RuleSelector, Audience>>,
 }
@@ -185,6 +189,7 @@ impl<'a> ConfigView<'a> {
             routers: OnceCell::new(),
             workloads: OnceCell::new(),
             address_owners: OnceCell::new(),
+            idle_gateways: RefCell::default(),
             selected: RefCell::default(),
         }
     }

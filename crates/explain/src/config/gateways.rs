@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::clients::Audience;
 use super::{ConfigView, Finding};
+use crate::standing::ObjectStanding;
 use strait_base::codes;
 use strait_mesh::push::ingress::own_port;
 use strait_mesh::push::proxy::{east_west_port, served_in, served_of};
@@ -109,6 +110,41 @@ impl ConfigView<'_> {
         let gateways = &self.context.traffic.gateways;
         let mut named = service.gateways.iter().filter(|name| name.contains('/'));
         self.services_known || named.all(|name| gateways.named(name).is_some())
+    }
+
+    /// Returns the reasons about Gateways of a VirtualService that have no effect themselves.
+    pub(super) fn idle_gateway_reasons(&self, service: &VirtualService) -> Vec<Reason> {
+        let gateways = &self.context.traffic.gateways;
+        let named = service.gateways.iter().enumerate();
+        let idle = named
+            .filter(|(_, name)| gateways.named(name).is_some_and(|gateway| self.is_idle(gateway)));
+        let reason = |(at, name): (usize, &Arc<str>)| {
+            let text =
+                format!("Gateway {name} has no effect: this object is not served through it");
+            Reason::warning(&codes::GATEWAY_UNBOUND, format!("spec.gateways[{at}]"), text)
+        };
+        idle.map(reason).collect()
+    }
+
+    /// Returns whether a Gateway has no effect: no workload has the labels of its selector, or it has
+    /// lost all its servers. Cached, because many objects name the same Gateway.
+    fn is_idle(&self, gateway: &Gateway) -> bool {
+        if let Some(is_idle) = self.idle_gateways.borrow().get(&gateway.meta) {
+            return *is_idle;
+        }
+        let found = self.gateway(gateway);
+        let lost = |path: &str| {
+            found.reasons.iter().filter(|reason| reason.is_lost && reason.path == path).count()
+        };
+        let is_lost = |server: &GatewayServer| {
+            let path = gateway.server_path(server);
+            let hosts = server.hosts.len();
+            lost(&path) > 0 || (hosts > 0 && lost(&format!("{path}.hosts")) >= hosts)
+        };
+        let is_idle = found.standing == Some(ObjectStanding::Unused)
+            || (!gateway.servers.is_empty() && gateway.servers.iter().all(is_lost));
+        self.idle_gateways.borrow_mut().insert(gateway.meta.clone(), is_idle);
+        is_idle
     }
 
     /// Returns the number of connected routers that serve a VirtualService.

@@ -93,23 +93,29 @@ impl ConfigView<'_> {
         found.reasons.extend(self.withheld(&service.meta, &service.export_to));
         let gateways: Vec<_> = service.gateways.iter().filter(|name| ***name != *MESH).collect();
         let known = &self.context.traffic.gateways;
+        let withheld = found.reasons.len();
         found.reasons.extend(known.binding_reasons(service, self.services_known));
-        let unbound = found.reasons.len();
+        for idle in self.idle_gateway_reasons(service) {
+            if !found.reasons.iter().any(|reason| reason.path == idle.path) {
+                found.reasons.push(idle);
+            }
+        }
+        let is_bound = found.reasons.len() - withheld < gateways.len();
         if self.knows_gateways_of(service) {
             found.reasons.extend(known.rules_without_a_server(service));
         }
         found.reasons.extend(self.claims_without_a_token_rule(service));
+        let services = &self.context.traffic.virtual_services;
+        // A just parsed object may not be active yet.
+        let routed = services.routed(service);
+        found.reasons.extend(routed.into_iter().flat_map(|routed| routed.reasons.iter().cloned()));
         if !service.is_for_mesh() {
-            let is_bound = unbound < gateways.len();
             found.standing = (!is_bound).then_some(ObjectStanding::Unused);
-            found.proxies = self.routers_of(service);
+            found.proxies = if is_bound { self.routers_of(service) } else { 0 };
             found.reasons.extend(self.at_gateways(service, object));
             return found;
         }
-        let services = &self.context.traffic.virtual_services;
-        // A just parsed object may not be active yet.
-        let Some(routed) = services.routed(service) else { return found };
-        found.reasons.extend(routed.reasons.iter().cloned());
+        let Some(routed) = routed else { return found };
         if audience(&service.export_to, std::iter::empty()).is_empty() {
             let text = "no proxy receives it";
             return Finding::unused(&codes::EXPORTED_TO_NOBODY, "spec.exportTo", text);
@@ -131,7 +137,8 @@ impl ConfigView<'_> {
             clients.extend(owners.own);
         }
         found.reasons.extend(protocols.reasons(service));
-        if hosts > 0 && hosts == taken {
+        // Its rules may still apply at gateways.
+        if hosts > 0 && hosts == taken && !is_bound {
             found.standing = Some(ObjectStanding::Shadowed);
             return found;
         }

@@ -535,8 +535,8 @@ impl ServerLoss<'_> {
             None => (
                 server,
                 format!(
-                    "port {port} belongs to {winner}, which takes precedence and uses another \
-                     protocol there"
+                    "port {port} belongs to {winner}, which takes precedence; only servers of \
+                     HTTP, or of TLS with different hosts, share a port"
                 ),
             ),
             Some(ServerHost { host, .. }) => (

@@ -255,11 +255,16 @@ impl VirtualServices {
         self.by_host.keys()
     }
 
-    /// Returns the active rules of an object; `None` if it does not apply to sidecars.
+    /// Returns the active rules of an object; `None` if it applies neither to sidecars nor to
+    /// gateways.
     pub fn routed(&self, service: &VirtualService) -> Option<&Arc<RoutedService>> {
-        let host = service.mesh_hosts().next()?;
-        let mut all = self.by_host.get(host)?.iter();
-        all.find(|one| one.service.meta == service.meta)
+        let is_it = |one: &&Arc<RoutedService>| one.service.meta == service.meta;
+        let in_mesh = service.mesh_hosts().next().and_then(|host| self.by_host.get(host));
+        let at_gateways = || {
+            let mut all = service.own_gateways().filter_map(|name| self.by_gateway.get(name));
+            all.find_map(|all| all.get(&service.meta))
+        };
+        in_mesh.and_then(|all| all.iter().find(is_it)).or_else(at_gateways)
     }
 
     /// Returns the namespaces whose proxies may have other objects for exactly this host pattern.
