@@ -323,12 +323,13 @@ impl Member {
         runs.into_iter().flatten().find_map(|run| *run.delayed_loss.borrow())
     }
 
-    /// Returns the last contact with the API server if it is unreachable now. Time before
-    /// `started`, when no process was running, doesn't count.
+    /// Returns the last contact with the API server if it is unreachable now. A server that responds
+    /// with refusals or invalid data is reachable. Time before `started`, when no process was
+    /// running, doesn't count.
     pub(super) fn dark_since(&self, started: SystemTime) -> Option<SystemTime> {
         let last = self.last.last_contact.get();
         let last = match self.serving.as_ref().map(|run| run.status.borrow()) {
-            Some(status) if status.contact == ApiContact::Good => return None,
+            Some(status) if status.contact.is_response() => return None,
             Some(status) => last.max(status.last_contact.get()),
             None => last,
         };

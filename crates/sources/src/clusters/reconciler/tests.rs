@@ -115,6 +115,12 @@ async fn double(doubles: Arc<Doubles>, config: kube::RunConfig) {
         });
         contact(ApiContact::Unreachable("connection refused".to_owned()));
     }
+    if host.starts_with("expires") {
+        config.status.send_modify(|status| {
+            status.last_contact = LastContact::at(Some(SystemTime::UNIX_EPOCH));
+        });
+        contact(ApiContact::AuthFailed("401".to_owned()));
+    }
     if host.starts_with("flaps") {
         for _ in 0..6 {
             contact(ApiContact::Good);
@@ -810,12 +816,19 @@ fn parsed(text: &str) -> Arc<Policy> {
 async fn policy_withdraws_an_unreachable_cluster_but_never_all_of_them() {
     let (change, policy) = rules("mesh: {whenDark: withdraw after 1s}");
     let mut world = World::new(Setup { policy, ..Setup::default() });
-    world.secrets(&[("a", &["east=fades-1", "west=good"])]);
-    world.until(&["east stale: STR0605: its endpoints are withdrawn", "west live"]).await;
+    world.secrets(&[("a", &["east=fades-1", "west=good", "north=expires-1"])]);
+    let states = [
+        "east stale: STR0605: its endpoints are withdrawn",
+        "north authFailed: STR0304",
+        "west live",
+    ];
+    world.until(&states).await;
     let withdrawn = |world: &World, id: &str| {
         world.outputs.known.borrow().clusters[&ClusterId::from(id)].withdrawn.is_some()
     };
     assert!(withdrawn(&world, "east") && !withdrawn(&world, "west"));
+    // A server that refuses the credential is reachable.
+    assert!(!withdrawn(&world, "north"));
     change.send_replace(parsed(
         "mesh: {whenDark: withdraw after 1s}\nclusters: {east: {whenDark: keep}}",
     ));

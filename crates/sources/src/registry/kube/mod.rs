@@ -367,6 +367,16 @@ pub enum ApiContact {
     Misbehaving(String),
 }
 
+impl ApiContact {
+    /// Returns whether the server responds to requests, also with refusals or invalid data.
+    pub fn is_response(&self) -> bool {
+        match self {
+            Self::Good | Self::AuthFailed(_) | Self::Denied(_) | Self::Misbehaving(_) => true,
+            Self::Connecting | Self::Unreachable(_) | Self::TlsFailed(_) => false,
+        }
+    }
+}
+
 impl RunStatus {
     /// Creates the status of a run that has just started.
     pub fn starting() -> Self {
