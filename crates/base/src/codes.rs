@@ -189,8 +189,10 @@ cluster is read. If an earlier state exists, Strait uses it after 1 s.";
   strait cluster add CONTEXT --name ID --level 2
 Without this command: kubectl --context CONTEXT apply -f deploy/examples/reader-rbac.yaml", "\
 The API server responded with 403: the credential is valid but may not list services or endpointslices, or
-can neither list namespaces nor read the namespace kube-system. The last known state of the cluster stays in
-use, and Strait continues automatically once the rights are granted.";
+can neither list namespaces nor read the namespace kube-system. Pods that were read before are required as
+well: without them, clients would send plain text to endpoints that expect mTLS. The last known state of the
+cluster stays in use, and Strait continues automatically once the rights are granted. To continue without
+pods, remove the member and add it again.";
 
     /// The exp of the token in a Secret.
     CREDENTIAL_ENDS = "STR0316", "a cluster's credential expires soon",

@@ -51,6 +51,8 @@ pub(super) struct Contacts {
     namespaces: ReadNamespaces,
     /// Whether the cluster's UID was read by itself.
     is_identified: bool,
+    /// Whether pods are known from an earlier run.
+    knows_pods: bool,
 }
 
 impl Contacts {
@@ -65,6 +67,11 @@ impl Contacts {
             }
         }
         contacts
+    }
+
+    /// Sets whether pods are known from an earlier run.
+    pub(super) fn knowing_pods(self, knows_pods: bool) -> Self {
+        Self { knows_pods, ..self }
     }
 
     /// Returns the namespaces in which a kind is read, or the whole cluster.
@@ -281,10 +288,18 @@ impl Contacts {
     /// Whether a kind may not be read or does not exist, and the cluster works without it.
     fn does_without(&self, kind: IndexedKind, part: ReadPart) -> bool {
         self.loss(kind).is_some()
+            && !self.needs_pods(kind)
             && matches!(
                 self.reader_error(kind, part),
                 Some(ApiError::Forbidden(_) | ApiError::NotFound(_))
             )
+    }
+
+    /// Whether a kind is required because its objects are pods that are known: without them, endpoints
+    /// would lose their identities, and clients would send plain text to them.
+    fn needs_pods(&self, kind: IndexedKind) -> bool {
+        let is_known = self.knows_pods || self.is_listed(IndexedKind::Pods);
+        kind == IndexedKind::Pods && self.namespaces.is_whole() && is_known
     }
 
     /// Whether the cluster does not serve a kind that may be absent.
@@ -460,9 +475,10 @@ mod tests {
         contacts.answered(slices);
         contacts.failed(slices, broken(), at(62));
         assert_eq!(contacts.outdated(), since(62), "a change does");
-        contacts.answered(PODS);
-        contacts.listed(IndexedKind::Pods, None);
-        contacts.failed(PODS, ApiError::Forbidden("pods".into()), at(70));
+        let nodes = ReaderId::Kind(IndexedKind::Nodes, None);
+        contacts.answered(nodes);
+        contacts.listed(IndexedKind::Nodes, None);
+        contacts.failed(nodes, ApiError::Forbidden("nodes".into()), at(70));
         assert_eq!(contacts.outdated(), since(62), "an optional kind");
     }
 
@@ -561,6 +577,28 @@ mod tests {
         );
         contacts.answered(PODS);
         assert!(contacts.degraded().is_empty());
+    }
+
+    #[test]
+    fn known_pods_must_stay_readable() {
+        let forbidden = || ApiError::Forbidden("pods is forbidden".into());
+        let listed = |mut contacts: Contacts| {
+            for kind in IndexedKind::ALL.into_iter().filter(|kind| *kind != IndexedKind::Pods) {
+                contacts.answered(ReaderId::Kind(kind, None));
+                contacts.listed(kind, None);
+            }
+            contacts.failed(PODS, forbidden(), at(0));
+            contacts
+        };
+        let mut unknown = listed(Contacts::new(ReadNamespaces::default(), false));
+        assert!(unknown.complete() && unknown.contact() == ApiContact::Good);
+        let known = listed(Contacts::new(ReadNamespaces::default(), false).knowing_pods(true));
+        assert!(!known.complete(), "the known state stays");
+        assert!(matches!(known.contact(), ApiContact::Denied(fact) if fact.starts_with("pods: ")));
+        unknown.answered(PODS);
+        unknown.listed(IndexedKind::Pods, None);
+        unknown.failed(PODS, forbidden(), at(1));
+        assert!(matches!(unknown.contact(), ApiContact::Denied(_)));
     }
 
     #[test]

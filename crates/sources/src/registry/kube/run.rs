@@ -115,7 +115,8 @@ pub async fn run_with(config: RunConfig, client: Result<ApiClient, AccessError>)
         cluster: cluster.clone(),
         write_back,
         index: KubeIndex::new(Arc::clone(&scope)).sharing(config.mcs),
-        contacts: Contacts::new(namespaces.clone(), wanted.is_true()),
+        contacts: Contacts::new(namespaces.clone(), wanted.is_true())
+            .knowing_pods(object_counts.count(IndexedKind::Pods) > 0),
         known: KnownNamespaces::new(&namespaces, known),
         lacks_uid: !namespaces.is_whole(),
         uid_wanted,
