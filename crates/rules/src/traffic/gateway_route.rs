@@ -355,6 +355,20 @@ impl RuleReader<'_> {
         for (at, raw) in raw.filters.into_iter().enumerate() {
             self.filter(raw, &format!("{path}.filters[{at}]"), &mut rule);
         }
+        if rule.more.redirect.is_some() {
+            // Envoy ignores them beside a redirect.
+            let ignored = [
+                ("URLRewrite", rule.more.rewrite.take().is_some()),
+                ("RequestMirror", rule.more.mirrors.take().is_some()),
+                ("CORS", rule.more.cors.take().is_some()),
+            ];
+            for (filter, _) in ignored.into_iter().filter(|(_, is_set)| *is_set) {
+                let text =
+                    format!("{filter} has no effect, because RequestRedirect answers the requests");
+                let path = format!("{path}.filters");
+                self.reasons.push(Reason::lost(&codes::ROUTE_PART_LOST, path, text));
+            }
+        }
         rule.timeout = raw.timeouts.request.map(|timeout| timeout.0);
         let per_try = raw.timeouts.backend_request.map(|timeout| timeout.0);
         if raw.retry.is_some() || per_try.is_some() {

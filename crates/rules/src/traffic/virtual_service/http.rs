@@ -77,7 +77,12 @@ pub(super) struct Reader<'a> {
 
 impl Reader<'_> {
     /// Parses a rule, and the delegate that replaces it, if any.
-    pub(super) fn rule(&mut self, raw: RawHttpRule, path: &str) -> (HttpRule, Option<Delegate>) {
+    pub(super) fn rule(
+        &mut self,
+        mut raw: RawHttpRule,
+        path: &str,
+    ) -> (HttpRule, Option<Delegate>) {
+        self.leave_out_for_own_answer(&mut raw, path);
         let matches = raw.r#match.into_iter().enumerate();
         let matches = matches.map(|(at, raw)| self.request(raw, &format!("{path}.match[{at}]")));
         let mut rule = HttpRule::from(RuleTerms {
@@ -165,6 +170,28 @@ impl Reader<'_> {
         }
         rule.more.trim();
         (rule, delegate)
+    }
+
+    /// Removes the settings that only concern a destination from a rule that answers requests itself,
+    /// and reports them. Envoy ignores them there (RouteAction; its CORS filter too).
+    fn leave_out_for_own_answer(&mut self, raw: &mut RawHttpRule, path: &str) {
+        let answer = match (&raw.redirect, &raw.direct_response) {
+            (Some(_), _) => "redirect",
+            (None, Some(_)) => "directResponse",
+            (None, None) => return,
+        };
+        let ignored = [
+            ("rewrite", raw.rewrite.take().is_some()),
+            ("timeout", raw.timeout.take().is_some()),
+            ("retries", raw.retries.take().is_some()),
+            ("mirror", raw.mirror.take().is_some()),
+            ("mirrors", !std::mem::take(&mut raw.mirrors).is_empty()),
+            ("corsPolicy", raw.cors_policy.take().is_some()),
+        ];
+        for (field, _) in ignored.into_iter().filter(|(_, is_set)| *is_set) {
+            let text = format!("has no effect, because {answer} answers the requests");
+            self.lost(&format!("{path}.{field}"), &text);
+        }
     }
 
     fn note(&mut self, code: &'static Code, path: &str, text: &str) {

@@ -81,6 +81,22 @@ fn invalid_host_is_left_out_alone() {
 }
 
 #[test]
+fn settings_for_destinations_are_reported_beside_an_own_answer() {
+    let settings = "rewrite: {uri: /z}, mirror: {host: m}, timeout: 1s, retries: {attempts: 7}, \
+                    corsPolicy: {allowOrigins: [{exact: 'https://a'}]}";
+    for answer in ["redirect: {uri: /x}", "directResponse: {status: 200}"] {
+        let (service, reasons) = read(&format!("{{hosts: [a], http: [{{{answer}, {settings}}}]}}"));
+        let ignored = ["rewrite", "timeout", "retries", "mirror", "corsPolicy"]
+            .map(|field| format!("spec.http[0].{field}"));
+        let reported: Vec<_> = codes_and_paths(&reasons);
+        assert!(reported.iter().all(|(code, _)| *code == &codes::ROUTE_PART_LOST), "{answer}");
+        assert!(reported.iter().map(|(_, path)| *path).eq(ignored.iter()), "{reported:?}");
+        let rule = &service.http[0];
+        assert!(rule.timeout.is_none() && rule.retries.is_none() && rule.mirrors.is_none());
+    }
+}
+
+#[test]
 fn rule_with_an_error_is_removed_unless_it_blocks() {
     let cases = [
         ("directResponse: {status: 600}, route: []", "directResponse.status", true),
