@@ -143,8 +143,9 @@ kubeconfig nor that CA's own certificate. The last known state of the cluster st
   kubectl -n strait-system annotate secret NAME strait.dev/cluster-uid=UID --overwrite", "\
 The UID of the namespace kube-system differs from that of the cluster that had this ID, or from the UID in
 the Secret's annotation strait.dev/cluster-uid. Strait ignores the data of the new cluster and keeps the old
-data. To accept the new cluster, set the annotation to the new UID, or delete the Secret and create it
-again.";
+data. To accept the new cluster, set the annotation to the new UID, or delete the Secret, wait until the
+member is gone, and create it again. For clusters that are rebuilt regularly, set clusters.ID.identity:
+follow-source in the policy file: it accepts a new cluster from a Secret that was deleted and created again.";
 
     /// Not an API server's answer, or over budget.
     MISBEHAVING = "STR0307", "the API server sends invalid or excessive responses",

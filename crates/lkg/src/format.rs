@@ -604,20 +604,22 @@ impl Encode for Endpoints {
 
 impl Encode for MembersState {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
-        let Self { members, sources, mesh, created } = self;
+        let Self { members, sources, mesh, created, found_by } = self;
         members.write(to);
         sources.write(to);
         mesh.write(to);
         created.write(to);
+        found_by.write(to);
     }
 
-    /// The last field may be missing in files of this format.
+    /// The last two fields may be missing in files of this format.
     fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
         Ok(Self {
             members: Encode::read(from)?,
             sources: Encode::read(from)?,
             mesh: Encode::read(from)?,
             created: if from.is_done() { BTreeMap::new() } else { Encode::read(from)? },
+            found_by: if from.is_done() { BTreeMap::new() } else { Encode::read(from)? },
         })
     }
 }

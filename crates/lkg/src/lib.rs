@@ -99,14 +99,19 @@ pub fn open(state_dir: &Path, origin: StateOrigin) -> (StateDirectory, RestoredS
 fn restore(store: &mut StateDirectory) -> RestoredState {
     let (members, _) = store.members();
     let list_lost = members.is_none() && !store.is_empty();
-    let MembersState { mut members, sources, mesh, mut created } = members.unwrap_or_default();
+    let MembersState { mut members, sources, mesh, mut created, mut found_by } =
+        members.unwrap_or_default();
     let mut restored = RestoredState { mesh: mesh.map(Arc::new), ..RestoredState::default() };
     let had_members = members.values().any(|note| note.secret.is_some());
     for (shard, refused) in store.read_all::<ShardState>() {
         let note = members.remove(&shard.cluster);
-        let created = created.remove(&shard.cluster);
         let cluster = shard.cluster.clone();
-        restored.clusters.insert(cluster, remembered(shard, note, created, refused));
+        let member = RememberedMember {
+            created: created.remove(&cluster),
+            found_by: found_by.remove(&cluster),
+            ..remembered(shard, note, refused)
+        };
+        restored.clusters.insert(cluster, member);
     }
     for cluster in members.keys() {
         warn!(%cluster, "no file has the last known state of this cluster");
@@ -169,7 +174,6 @@ fn time(millis: u64) -> Option<SystemTime> {
 fn remembered(
     shard: ShardState,
     note: Option<Note>,
-    created: Option<i64>,
     refused: Option<RefusedFile>,
 ) -> RememberedMember {
     let ShardState { uid, network_label, workloads, facts, services, .. } = shard;
@@ -180,7 +184,6 @@ fn remembered(
     RememberedMember {
         secret: note.and_then(|note| note.secret.clone()),
         network: note.and_then(|note| note.network.clone()),
-        created,
         mode: note.map(|note| note.mode).unwrap_or_default(),
         uid: uid.as_deref().map(str::to_owned),
         last_contact: note.and_then(|note| note.last_contact).and_then(time),
@@ -194,6 +197,7 @@ fn remembered(
             facts: Some(facts),
             ..Contents::default()
         },
+        ..RememberedMember::default()
     }
 }
 

@@ -81,4 +81,5 @@ pub(super) type ServedClusters = BTreeMap<ClusterId, StatusRecord>;
 pub(super) struct StatusRecord {
     pub(super) uid: Option<String>,
     pub(super) secret: Option<String>,
+    pub(super) found_by: Option<Arc<str>>,
 }

@@ -89,6 +89,8 @@ pub struct MembersState {
     /// When the Secret that first defined each cluster was created, in seconds since the Unix
     /// epoch.
     pub created: BTreeMap<ClusterId, i64>,
+    /// The UID of the Secret or ClusterProfile that led to each cluster, if known.
+    pub found_by: BTreeMap<ClusterId, Arc<str>>,
 }
 
 /// The last known settings of a member, without its contents.

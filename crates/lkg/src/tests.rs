@@ -295,6 +295,7 @@ fn members(seed: u64) -> MembersState {
         sources: dice.some(|dice| (dice.text(), dice.0.random())),
         mesh: dice.maybe(mesh),
         created: dice.some(|dice| (dice.text().as_ref().into(), dice.0.random())),
+        found_by: dice.some(|dice| (dice.text().as_ref().into(), dice.text())),
     }
 }
 
@@ -775,6 +776,7 @@ fn of_version(version: u32) -> (ShardState, DatacentreState, StoredObjects, Memb
         sources: [("consul/dc1".into(), 1_700_000_000_001)].into(),
         mesh: Some([("mesh".to_owned(), "connectTimeout: 3s".to_owned())].into()),
         created: BTreeMap::new(),
+        found_by: BTreeMap::new(),
     };
     (shard, datacentre, objects, members)
 }

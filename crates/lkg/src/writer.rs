@@ -19,7 +19,8 @@ use super::{MembersState, Note, ShardState, StateDirectory};
 use strait_base::codes;
 use strait_mesh::push::PushContext;
 use strait_model::ClusterId;
-use strait_sources::clusters::status::{ClusterIdHolder, ClusterStatus};
+use strait_sources::clusters::identity::ClusterIdHolder;
+use strait_sources::clusters::status::ClusterStatus;
 
 /// The delay between a change and its write, so that related changes are written together. Proxies receive the change
 /// first, because writing takes a CPU.
@@ -171,8 +172,9 @@ impl Writer {
 
 fn held_by(statuses: &[ClusterStatus]) -> ServedClusters {
     let kept = |status: &ClusterStatus| {
-        let uid = status.kept.as_ref()?.uid.clone();
-        Some((status.id.as_str().into(), StatusRecord { uid, secret: status.secret.clone() }))
+        let ClusterIdHolder { uid, found_by, .. } = status.kept.clone()?;
+        let record = StatusRecord { uid, secret: status.secret.clone(), found_by };
+        Some((status.id.as_str().into(), record))
     };
     statuses.iter().filter_map(kept).collect()
 }
@@ -183,7 +185,9 @@ fn are_held(held: &ServedClusters, statuses: &[ClusterStatus]) -> bool {
     let mut kept = statuses.iter().filter_map(|status| Some((status, status.kept.as_ref()?)));
     let is_held = |(status, kept): (&ClusterStatus, &ClusterIdHolder)| {
         let holding = held.get(status.id.as_str());
-        holding.is_some_and(|one| one.uid == kept.uid && one.secret == status.secret)
+        holding.is_some_and(|one| {
+            one.uid == kept.uid && one.secret == status.secret && one.found_by == kept.found_by
+        })
     };
     statuses.iter().filter(|status| status.kept.is_some()).count() == held.len()
         && kept.all(is_held)
@@ -315,7 +319,11 @@ impl Work {
         let sources = self.others.contacts(config);
         let known = self.now.clusters.clusters.iter().filter(|(id, _)| held.contains_key(*id));
         let created = known.filter_map(|(id, known)| Some((id.clone(), known.created?))).collect();
-        MembersState { members, sources, mesh: self.mesh.as_deref().cloned(), created }
+        let found_by = held.iter();
+        let found_by = found_by.filter_map(|(id, one)| Some((id.clone(), one.found_by.clone()?)));
+        let found_by = found_by.collect();
+        let mesh = self.mesh.as_deref().cloned();
+        MembersState { members, sources, mesh, created, found_by }
     }
 }
 
@@ -402,7 +410,7 @@ mod tests {
     }
 
     fn status(id: &str) -> ClusterStatus {
-        ClusterStatus { kept: Some(ClusterIdHolder { uid: None }), ..ClusterStatus::live(id) }
+        ClusterStatus { kept: Some(ClusterIdHolder::default()), ..ClusterStatus::live(id) }
     }
 
     /// Writing fails for both clusters, and later for one of them: reading afterwards returns the last reported

@@ -69,6 +69,7 @@ struct RulesText {
     mcs: Option<McsText>,
     discovery_selectors: Option<Vec<StrictSelector>>,
     read_namespaces: Option<Vec<String>>,
+    identity: Option<String>,
     relay: Option<RelayTrustText>,
 }
 
@@ -161,6 +162,9 @@ impl Policy {
         }
         if policy.mesh.read_namespaces.is_some() {
             return invalid("mesh.readNamespaces", "is only possible for a cluster: move it there");
+        }
+        if policy.mesh.follows_source.is_some() {
+            return invalid("mesh.identity", "is only possible for a cluster: move it there");
         }
         if policy.mesh.relay.is_some() {
             return invalid("mesh.relay", "is only possible for a cluster");
@@ -255,6 +259,10 @@ fn rules(field: &str, text: RulesText) -> Result<Rules, InvalidPolicy> {
             .map(|list| {
                 ReadNamespaces::of(list).or_else(|fact| invalid(path_of("readNamespaces"), fact))
             })
+            .transpose()?,
+        follows_source: text
+            .identity
+            .map(|text| follows_source(&path_of("identity"), &text))
             .transpose()?,
         relay: text.relay.map(|text| relay_trust(&path_of("relay"), text)).transpose()?,
     })
@@ -355,6 +363,14 @@ fn mode(field: &str, text: &str) -> Result<Mode, InvalidPolicy> {
         "drain" => Ok(Mode::Drain),
         "pause" => Ok(Mode::Pause),
         _ => invalid(field, format!("{text:?} is not one of normal, drain, pause")),
+    }
+}
+
+fn follows_source(field: &str, text: &str) -> Result<bool, InvalidPolicy> {
+    match text {
+        "pinned" => Ok(false),
+        "follow-source" => Ok(true),
+        _ => invalid(field, format!("{text:?} is neither pinned nor follow-source")),
     }
 }
 

@@ -150,6 +150,12 @@ impl Policy {
         self.clusters.get(cluster)?.read_namespaces.as_ref()
     }
 
+    /// Returns whether the object that defines a cluster may lead to another cluster under the same
+    /// ID after it was deleted and created again.
+    pub fn follows_source(&self, cluster: &ClusterId) -> bool {
+        self.clusters.get(cluster).and_then(|rules| rules.follows_source) == Some(true)
+    }
+
     /// Returns the clusters whose relays may enrol with a token, each with the token.
     pub fn relay_trusts(&self) -> impl Iterator<Item = (&ClusterId, &RelayTrust)> {
         self.clusters.iter().filter_map(|(id, rules)| Some((id, rules.relay.as_ref()?)))

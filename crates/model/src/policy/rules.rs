@@ -27,6 +27,7 @@ pub(super) struct Rules {
     pub(super) adopt_status: Option<bool>,
     pub(super) discovery_selectors: Option<Arc<NamespaceFilter>>,
     pub(super) read_namespaces: Option<ReadNamespaces>,
+    pub(super) follows_source: Option<bool>,
     pub(super) relay: Option<RelayTrust>,
 }
 

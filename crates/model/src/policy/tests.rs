@@ -204,6 +204,12 @@ fn misspelt_rule_is_reported_with_its_location() {
         ("clusters: {east: {discoverySelectors: [{matchLabel: {}}]}}", "", "unknown field"),
         ("mesh: {readNamespaces: [shop]}", "mesh.readNamespaces", "only possible for a cluster"),
         ("clusters: {east: {readNamespaces: []}}", "clusters.east.readNamespaces", "list 1 to 32"),
+        ("mesh: {identity: pinned}", "mesh.identity", "only possible for a cluster"),
+        (
+            "clusters: {east: {identity: follow}}",
+            "clusters.east.identity",
+            "\"follow\" is neither pinned nor follow-source",
+        ),
         (
             "clusters: {east: {readNamespaces: [shop, shop]}}",
             "clusters.east.readNamespaces",
@@ -271,6 +277,14 @@ fn reader_of_a_cluster_is_limited_to_the_listed_namespaces() {
     let limited = ReadNamespaces::of(["edge", "shop"]).expect("valid");
     assert_eq!(policy.read_namespaces(&id("east")), Some(&limited));
     assert_eq!(policy.read_namespaces(&id("west")), None);
+}
+
+#[test]
+fn cluster_follows_its_source_only_if_its_own_rule_says_so() {
+    let policy =
+        policy("clusters: {east: {identity: follow-source}, west: {identity: pinned}, north: {}}");
+    let following = ["east", "west", "north", "south"].map(|one| policy.follows_source(&id(one)));
+    assert_eq!(following, [true, false, false, false]);
 }
 
 #[test]

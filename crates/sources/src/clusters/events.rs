@@ -22,6 +22,7 @@ use tokio::time::sleep;
 use tracing::debug;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::identity::ClusterIdHolder;
 use super::status::{ClusterState, ClusterStatus};
 use strait_base::bounded::bounded;
 use strait_base::codes;
@@ -49,6 +50,7 @@ type ProblemKey = (&'static str, &'static str);
 enum Topic {
     State,
     Token,
+    Identity,
     Problem,
 }
 
@@ -152,6 +154,8 @@ struct EventHistory {
     last: BTreeMap<EventKey, Summary>,
     /// The expiry of each token that expires soon.
     ending: BTreeMap<EventKey, Timestamp>,
+    /// The cluster that each member has replaced, and the present one.
+    followed: BTreeMap<EventKey, (String, String)>,
     /// The reported problems, with the number of objects and the first object.
     problems: BTreeMap<ProblemKey, (usize, String)>,
     /// The pending event of each cluster and topic.
@@ -206,6 +210,7 @@ impl EventHistory {
             self.pending.insert((key(status), Topic::State), news);
         }
         self.observe_tokens(statuses);
+        self.observe_identities(statuses);
         let existing: Vec<EventKey> = statuses.iter().map(key).collect();
         let gone: Vec<EventKey> =
             self.last.keys().filter(|key| !existing.contains(*key)).cloned().collect();
@@ -237,6 +242,29 @@ impl EventHistory {
                 self.pending.insert((key.clone(), Topic::Token), news);
             }
             self.ending.insert(key, expires);
+        }
+    }
+
+    /// Queues one event for each cluster that was accepted because its Secret is new.
+    fn observe_identities(&mut self, statuses: &[ClusterStatus]) {
+        let before = std::mem::take(&mut self.followed);
+        for status in statuses {
+            let Some(ClusterIdHolder { uid: Some(is), followed: Some(was), .. }) = &status.kept
+            else {
+                continue;
+            };
+            let key = (status.secret.clone(), status.id.clone());
+            let uids = (was.clone(), is.clone());
+            if before.get(&key) != Some(&uids) {
+                let id = &status.id;
+                let message = format!(
+                    "cluster {id} is another cluster since its {} was created again: its UID was {was} and is {is} (policy clusters.{id}.identity)",
+                    status.source_kind.unwrap_or("Secret"),
+                );
+                let news = News { reason: "identityAccepted", warning: false, message };
+                self.pending.insert((key.clone(), Topic::Identity), news);
+            }
+            self.followed.insert(key, uids);
         }
     }
 

@@ -12,6 +12,7 @@ mod flapping;
 pub mod formats;
 mod guard;
 pub mod heap;
+pub mod identity;
 pub mod kubeconfig;
 mod outdated_status;
 pub mod plan;

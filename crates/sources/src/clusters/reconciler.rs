@@ -32,6 +32,7 @@ use self::credential_swap::start_swap;
 use self::member::{Member, RunSettings};
 use self::member_run::start_run;
 use super::flapping::Stage;
+use super::identity::{ClusterIdHolder, ExpectedCluster};
 use super::kubeconfig::KubeconfigRefusal;
 use super::plan::{self, Action, Hold, Idle, Plan, PlannedCluster, PlannedMembers};
 use super::remembered::RememberedMember;
@@ -39,8 +40,7 @@ use super::renewal::{self, RenewalFailures};
 use super::resolve::{ProviderSecrets, permits, resolve};
 use super::secret::{CLUSTER_ID_ANNOTATION, MemberSecret, MemberSpec};
 use super::status::{
-    ClusterIdHolder, ClusterState, ClusterStatus, MemberFacts, RestoredFacts, evaluate,
-    refused_kubeconfig,
+    ClusterState, ClusterStatus, MemberFacts, RestoredFacts, evaluate, refused_kubeconfig,
 };
 use crate::members::MemberSources;
 use crate::members::book::TokenBook;
@@ -413,15 +413,15 @@ impl Reconciler {
                 info!(cluster = %id, %secret, "cluster continues under this Secret");
                 warn_about_rights(id, wanted);
                 let without_secret = !self.has_secret(id);
-                // A presumed Secret that turns out to exist changes nothing.
-                let as_assumed = self.running.clusters.get(id).is_some_and(|cluster| {
-                    cluster.hold == Hold::Assumed && cluster.secret == *secret
-                });
+                // A presumed Secret that turns out to exist changes nothing. Neither does one that
+                // was created again, unless the policy accepts it.
+                let held_it =
+                    self.running.clusters.get(id).is_some_and(|cluster| cluster.secret == *secret);
                 if let Some(member) = self.members.get_mut(id) {
                     // Another Secret may mean another cluster with the same name, unless its access
                     // is the same.
-                    if !as_assumed && !member.reads_from(&wanted.access) {
-                        member.uid = None;
+                    if !held_it && !member.reads_from(&wanted.access) {
+                        (member.uid, member.found_by) = (None, None);
                     }
                     member.since = now;
                     if without_secret {
@@ -509,10 +509,10 @@ impl Reconciler {
                 }
                 (None, None) => {}
             }
-            let pinned = cluster.and_then(|cluster| cluster.uid.as_deref());
+            let expected = self.expected_cluster(id, cluster);
             let stale_after = self.context.config.stale_after;
-            let same_uid_as = |uid: &str| self.same_uid_as(uid, pinned == Some(uid));
-            member.advance(pinned, same_uid_as, stale_after, now);
+            let same_uid_as = |uid: &str| self.same_uid_as(uid, expected.pinned == Some(uid));
+            member.advance(&expected, same_uid_as, stale_after, now);
             self.members.insert(id.clone(), member);
         }
     }
@@ -527,7 +527,7 @@ impl Reconciler {
         // Another Secret may mean another cluster with the same name.
         let cluster = self.running.clusters.get(id);
         if cluster.is_none_or(|cluster| remembered.belongs_to(&cluster.secret)) {
-            member.uid = remembered.uid;
+            (member.uid, member.found_by) = (remembered.uid, remembered.found_by);
         }
         member.restored = Some(RestoredFacts { remark: remembered.remark });
         // Until the Secret has been read, its limits are unknown.
@@ -691,6 +691,23 @@ impl Reconciler {
             })
         });
         withdrawn.collect()
+    }
+
+    /// Returns the facts that decide which cluster a member may be. The config cluster has no object
+    /// that could be new.
+    fn expected_cluster<'a>(
+        &'a self,
+        id: &'a ClusterId,
+        cluster: Option<&'a PlannedCluster>,
+    ) -> ExpectedCluster<'a> {
+        let object = cluster.and_then(|cluster| self.read.get(&cluster.secret));
+        ExpectedCluster {
+            id,
+            pinned: cluster.and_then(|cluster| cluster.uid.as_deref()),
+            follows_source: cluster.is_some() && self.policy.borrow().follows_source(id),
+            object: object.and_then(|(object, _)| object.uid.clone()),
+            access: cluster.and_then(PlannedCluster::access),
+        }
     }
 
     /// Returns another member that is the cluster with this UID. Clusters restored from one etcd

@@ -23,6 +23,8 @@ pub struct RememberedMember {
     pub mode: Mode,
     /// The UID of the cluster's namespace `kube-system`.
     pub uid: Option<String>,
+    /// The UID of the object that led to that cluster, if known.
+    pub found_by: Option<Arc<str>>,
     /// When its API server last responded.
     pub last_contact: Option<SystemTime>,
     /// Number of services.

@@ -367,6 +367,7 @@ contexts: [{name: a, context: {cluster: a, user: a}}]";
             labels: BTreeMap::new(),
             annotations: annotations.iter().map(owned).collect(),
             created: None,
+            uid: None,
             secret_type: "Opaque".to_owned(),
             source: None,
             profile: None,

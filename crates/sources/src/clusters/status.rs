@@ -13,6 +13,7 @@ pub use super::credential_status::{
     CredentialKind, CredentialStatus, DIRECT, InventoryStatus, RELAY, SYSTEM_SOURCE,
 };
 use super::flapping::Stage;
+use super::identity::ClusterIdHolder;
 use super::kubeconfig::KubeconfigRefusal;
 pub use super::outdated_status::{OutdatedStatus, UnreadStatus};
 use super::outdated_status::{outdated_for, unread_for};
@@ -160,13 +161,6 @@ impl ClusterStatus {
             kept: None,
         }
     }
-}
-
-/// The owner of the data that is served under a cluster's ID.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ClusterIdHolder {
-    /// The UID of the namespace `kube-system`, if known.
-    pub uid: Option<String>,
 }
 
 /// The state of a cluster. The states are defined in docs/reference/interface.md.

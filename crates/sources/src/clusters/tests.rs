@@ -19,6 +19,7 @@ use crate::store;
 use strait_base::task::Supervisor;
 use strait_kube_client::Loopback;
 use strait_model::ClusterId;
+use strait_model::policy::Policy;
 use strait_model::registry::{RegistryUpdate, ShardChange};
 use strait_sim::objects::{HTTP, namespace, service};
 use strait_sim::{Options, SimCluster};
@@ -62,8 +63,22 @@ impl Mesh {
         Self::with_sources(crate::policy_watch::WatchedFile::none().value).await
     }
 
+    /// Starts with this policy file.
+    async fn with_policy(text: &str) -> Self {
+        let text = format!("apiVersion: strait.dev/v1\nkind: Policy\n{text}");
+        let policy = Arc::new(Policy::parse(&text).expect("a valid policy"));
+        Self::with_files(crate::policy_watch::WatchedFile::none().value, policy).await
+    }
+
     /// Starts with this operator file.
     async fn with_sources(sources: watch::Receiver<Arc<crate::members::MemberSources>>) -> Self {
+        Self::with_files(sources, Arc::default()).await
+    }
+
+    async fn with_files(
+        sources: watch::Receiver<Arc<crate::members::MemberSources>>,
+        policy: Arc<Policy>,
+    ) -> Self {
         let hub = sim("hub").await;
         let tasks = Supervisor::new();
         let access = kubeconfig::parse(hub.kubeconfig().as_bytes(), None, Loopback::Allowed);
@@ -92,7 +107,7 @@ impl Mesh {
             removal_grace: Duration::from_secs(1),
             sync_timeout: LIMIT,
             stale_after: super::status::STALE_AFTER,
-            policy: crate::policy_watch::WatchedFile::none().value,
+            policy: watch::channel(policy).1,
             updates,
             remembered: Default::default(),
             renewal_failures: watch::channel(Default::default()).1,
@@ -238,6 +253,28 @@ async fn another_cluster_behind_the_same_address_is_not_followed() {
     let mut secret = east.member_secret(SYSTEM);
     secret["metadata"]["annotations"]["strait.dev/cluster-uid"] = uid["metadata"]["uid"].clone();
     mesh.hub.store().apply(secret).expect("a Secret");
+    mesh.until(&live).await;
+}
+
+#[tokio::test]
+async fn rebuilt_cluster_is_followed_once_its_secret_was_created_again() {
+    let (east, other) = (sim("east").await, sim("other").await);
+    let mut mesh = Mesh::with_policy("clusters: {east: {identity: follow-source}}").await;
+    mesh.join(&east);
+    mesh.until_clusters(&["east", "hub"]).await;
+    let live = [("hub", ClusterState::Live), ("east", ClusterState::Live)];
+    mesh.until(&live).await;
+    east.stop().await;
+    east.store().restore(other.store().snapshot());
+    east.restart().await;
+    mesh.until(&[("hub", ClusterState::Live), ("east", ClusterState::IdentityChanged)]).await;
+    mesh.join(&east);
+    mesh.until(&[("hub", ClusterState::Live), ("east", ClusterState::IdentityChanged)]).await;
+
+    let secret = east.member_secret(SYSTEM);
+    let name = secret["metadata"]["name"].as_str().expect("a name");
+    mesh.hub.store().delete("Secret", SYSTEM, name).expect("it exists");
+    mesh.join(&east);
     mesh.until(&live).await;
 }
 

@@ -145,6 +145,8 @@ pub struct WatchedSecret {
     pub annotations: BTreeMap<String, String>,
     /// When it was created, if known.
     pub created: Option<Timestamp>,
+    /// Its UID, if known. An object that was deleted and created again has another one.
+    pub uid: Option<Arc<str>>,
     /// Its type, such as `Opaque`.
     pub secret_type: String,
     /// The source in the operator file whose selector found it; `None` in the system namespace.

@@ -176,12 +176,14 @@ fn parse_object(
 
 fn secret(document: &Value, name: ObjectName) -> Result<WatchedSecret, UnusableObject> {
     let metadata = document.get("metadata").unwrap_or(&Value::Null);
-    let created = metadata.get("creationTimestamp").and_then(Value::as_str);
+    let text = |field: &str| metadata.get(field).and_then(Value::as_str);
+    let created = text("creationTimestamp");
     Ok(WatchedSecret {
         name,
         labels: strings(metadata.get("labels"), "metadata.labels")?,
         annotations: strings(metadata.get("annotations"), "metadata.annotations")?,
         created: created.and_then(|time| time.parse().ok()),
+        uid: text("uid").filter(|uid| !uid.is_empty()).map(Into::into),
         secret_type: document["type"].as_str().unwrap_or_default().to_owned(),
         source: None,
         data: secret_data(document.get("data"), document.get("stringData"))?,

@@ -16,6 +16,28 @@ fn status(id: &str, state: ClusterState, reason: Option<&str>) -> ClusterStatus 
 }
 
 #[test]
+fn cluster_of_a_new_secret_is_reported_once() {
+    let mut history = EventHistory::default();
+    let holder = |uid: &str, followed: Option<&str>| {
+        let [uid, followed] = [Some(uid), followed].map(|uid| uid.map(str::to_owned));
+        let kept = Some(ClusterIdHolder { uid, followed, ..ClusterIdHolder::default() });
+        [ClusterStatus { kept, ..ClusterStatus::live("east") }]
+    };
+    let mut new_events = |statuses: &[ClusterStatus]| {
+        history.observe(statuses);
+        let news = std::mem::take(&mut history.pending).into_iter();
+        let news = news.filter(|((_, topic), _)| *topic == Topic::Identity);
+        news.map(|(_, news)| (news.reason, news.message)).collect::<Vec<_>>()
+    };
+    assert_eq!(new_events(&holder("x", None)), []);
+    let text = "cluster east is another cluster since its Secret was created again: its UID was x \
+                and is y (policy clusters.east.identity)";
+    assert_eq!(new_events(&holder("y", Some("x"))), [("identityAccepted", text.to_owned())]);
+    assert_eq!(new_events(&holder("y", Some("x"))), []);
+    assert_eq!(new_events(&holder("z", Some("y"))).len(), 1);
+}
+
+#[test]
 fn state_is_reported_once_even_if_its_reason_changes_with_age() {
     let mut history = EventHistory::default();
     let mut new_events = |statuses: &[ClusterStatus]| {

@@ -52,6 +52,7 @@ fn secret(
         labels: owned(labels),
         annotations: owned(annotations),
         created: None,
+        uid: None,
         secret_type: secret_type.to_owned(),
         source: None,
         profile: None,

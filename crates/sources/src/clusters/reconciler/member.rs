@@ -5,10 +5,12 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tracing::info;
 
 use super::credential_swap::{CredentialSwap, Principal, SwapState, SwappedRun};
 use crate::clusters::flapping::Flapping;
 use crate::clusters::guard::{LossNotice, Passed};
+use crate::clusters::identity::ExpectedCluster;
 use crate::clusters::kubeconfig::KubeconfigRefusal;
 use crate::clusters::status::{RestoredFacts, trouble};
 use crate::lifetime::Lifetime;
@@ -36,6 +38,10 @@ pub(super) struct Member {
     pub(super) restored: Option<RestoredFacts>,
     /// The UID of the cluster that the data comes from.
     pub(super) uid: Option<String>,
+    /// The UID of the object that led to that cluster, if known.
+    pub(super) found_by: Option<Arc<str>>,
+    /// The UID of the cluster before, if a new object has led to the present one.
+    pub(super) followed: Option<String>,
     /// The trust domain that the cluster itself claims, if known.
     pub(super) claimed: Option<Arc<str>>,
     /// Why the updates of the newest run are not passed on.
@@ -115,6 +121,8 @@ impl Member {
             has_data: false,
             restored: None,
             uid: None,
+            found_by: None,
+            followed: None,
             claimed: None,
             barred: None,
             ending: Vec::new(),
@@ -236,11 +244,10 @@ impl Member {
     }
 
     /// Opens the gates of runs that may report, and lets a run that has reported take over.
-    /// `pinned` is the UID that the operator expects, `stale_after` the time without contact after
-    /// which the member is stale.
+    /// `stale_after` is the time without contact after which the member is stale.
     pub(super) fn advance<'a>(
         &mut self,
-        pinned: Option<&str>,
+        expected: &ExpectedCluster<'_>,
         same_uid_as: impl Fn(&str) -> Option<&'a ClusterId>,
         stale_after: Duration,
         now: Instant,
@@ -266,28 +273,27 @@ impl Member {
             if !synced {
                 continue;
             }
-            barred = match (pinned.or(self.uid.as_deref()), &uid) {
-                (Some(was), Some(is)) if was != is => {
-                    let fact = match pinned {
-                        Some(pinned) => format!(
-                            "the cluster's UID is {is}, and the Secret's annotation strait.dev/cluster-uid names {pinned}"
-                        ),
-                        None => format!(
-                            "the cluster's UID was {was} and is {is}; to accept it annotate the Secret with strait.dev/cluster-uid={is}"
-                        ),
-                    };
-                    Some(KubeconfigRefusal::new(&codes::IDENTITY_CHANGED, "", fact))
-                }
-                (_, Some(is)) => same_uid_as(is).map(|duplicate| {
+            let (was, found_by) = (self.uid.as_deref(), self.found_by.as_ref());
+            barred = uid.as_deref().and_then(|is| {
+                expected.refusal(was, found_by, is).or_else(|| {
+                    let duplicate = same_uid_as(is)?;
                     let fact = format!(
                         "the cluster is a member already, as {duplicate} (UID {is}); if these are two clusters of one etcd snapshot, annotate both Secrets with strait.dev/cluster-uid={is}"
                     );
-                    KubeconfigRefusal::new(&codes::SAME_CLUSTER_TWICE, "", fact)
-                }),
-                (_, None) => None,
-            };
+                    Some(KubeconfigRefusal::new(&codes::SAME_CLUSTER_TWICE, "", fact))
+                })
+            });
             if barred.is_none() {
+                let is_other = uid.is_some() && self.uid.is_some() && uid != self.uid;
+                if is_other && expected.pinned.is_none() {
+                    let (was, is) = (&self.uid, &uid);
+                    info!(cluster = %expected.id, ?was, ?is, "the new Secret leads to another cluster");
+                    self.followed.clone_from(&self.uid);
+                }
                 self.uid = uid.or(self.uid.take());
+                if expected.access == Some(&run.how.access) {
+                    self.found_by.clone_from(&expected.object);
+                }
                 run.gate.send_replace(true);
             }
         }
@@ -300,6 +306,15 @@ impl Member {
             self.has_data = true;
             self.restored = None;
             self.last = serving.status.borrow().clone();
+            // Contact shows that the object leads to the cluster now.
+            if self.next.is_none()
+                && *serving.gate.borrow()
+                && expected.access == Some(&serving.how.access)
+                && self.last.reached
+                && self.last.cluster_uid == self.uid
+            {
+                self.found_by.clone_from(&expected.object);
+            }
         }
         self.ending.retain(|tasks| tasks.running() > 0);
     }

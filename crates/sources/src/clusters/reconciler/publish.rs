@@ -261,7 +261,12 @@ impl Reconciler {
             set_name: cluster.and_then(|cluster| cluster.set_name.clone()),
         };
         let place = (network, trust_domain);
-        let data_owner = member.has_data.then(|| ClusterIdHolder { uid: member.uid.clone() });
+        let data_owner = member.has_data.then(|| ClusterIdHolder {
+            uid: member.uid.clone(),
+            found_by: member.found_by.clone(),
+            may_change: self.expected_cluster(id, cluster).may_change(member.found_by.as_ref()),
+            followed: member.followed.clone(),
+        });
         let source = cluster.map(|cluster| self.source_of(&cluster.secret));
         let inventory = cluster.and_then(|cluster| self.inventory(&cluster.secret));
         let source_kind = cluster.map(|cluster| self.source_kind(&cluster.secret));

@@ -18,6 +18,7 @@ use strait_kube_client::{ApiCredential, Loopback, Redacted};
 use strait_model::registry::Contents;
 use strait_relay::hub::RelayedMember;
 
+mod identity;
 mod remembered;
 mod secrets;
 mod trust_domain;
@@ -231,7 +232,8 @@ impl World {
         Self { doubles, objects, mesh_trust_domain, outputs, received, tasks }
     }
 
-    /// Sets the Secrets: name, clusters as `id=host`, annotations as `strait.dev/…=value`.
+    /// Sets the Secrets: name or `name@uid`, clusters as `id=host`, annotations as
+    /// `strait.dev/…=value`.
     fn secrets(&self, secrets: &[(&str, &[&str])]) {
         let secrets = secrets.iter().map(|(name, parts)| {
             let split = |part: &&str| {
@@ -240,11 +242,16 @@ impl World {
             };
             let (annotations, data): (Vec<_>, Vec<_>) =
                 parts.iter().map(split).partition(|(key, _)| key.starts_with("strait.dev/"));
+            let (name, uid) = match name.split_once('@') {
+                Some((name, uid)) => (name, Some(uid.into())),
+                None => (*name, None),
+            };
             Arc::new(WatchedSecret {
                 name: ObjectName::new("strait-system", name),
                 labels: BTreeMap::new(),
                 annotations: annotations.into_iter().collect(),
                 created: None,
+                uid,
                 secret_type: String::new(),
                 source: None,
                 profile: None,

@@ -177,6 +177,7 @@ async fn renews((key, annotations): AnnotatedKey<'_>) {
             labels: BTreeMap::new(),
             annotations: annotations.iter().map(owned).collect(),
             created: None,
+            uid: None,
             secret_type: String::new(),
             source: None,
             profile: None,

@@ -42,6 +42,7 @@ impl SecretObject {
             Ok(data) => Ok(WatchedSecret {
                 name,
                 created: metadata.creation_timestamp.parse().ok(),
+                uid: Some(metadata.uid).filter(|uid| !uid.is_empty()),
                 labels: owned(metadata.labels),
                 annotations: owned(metadata.annotations),
                 secret_type,
@@ -95,6 +96,7 @@ impl MemberDefinition for ProfileObject {
         Ok(WatchedSecret {
             name: object_name(&metadata.key()),
             created: metadata.creation_timestamp.parse().ok(),
+            uid: Some(metadata.uid).filter(|uid| !uid.is_empty()),
             labels: owned(metadata.labels),
             annotations: owned(metadata.annotations),
             profile: Some(Arc::new(ClusterProfile::read(&spec, &status))),
