@@ -200,7 +200,7 @@ impl RelayServiceState {
                 (cluster, member, Some(invitation))
             }
         };
-        check_uid(cluster, member, &request.cluster_uid, &self.uids())?;
+        check_uid(cluster, member, &request.cluster_uid, &self.uids(cluster))?;
         // Signed first, so that an invalid request does not use the invitation up.
         let response = self.sign(&request.csr, cluster, member.generation, now)?;
         if let Some(invitation) = invitation {
@@ -258,11 +258,13 @@ impl RelayServiceState {
         })
     }
 
-    /// Returns the UIDs of the members.
-    fn uids(&self) -> BTreeMap<ClusterId, String> {
+    /// Returns the UIDs of the members, without that of `enrolled` if it may be another cluster now.
+    fn uids(&self, enrolled: &ClusterId) -> BTreeMap<ClusterId, String> {
         let statuses = self.config.statuses.borrow();
         let uid = |status: &ClusterStatus| {
-            Some((ClusterId::parse(&status.id).ok()?, status.kept.as_ref()?.uid.clone()?))
+            let (id, holder) = (ClusterId::parse(&status.id).ok()?, status.kept.as_ref()?);
+            let is_fixed = id != *enrolled || !holder.may_change;
+            Some((id, holder.uid.clone().filter(|_| is_fixed)?))
         };
         statuses.iter().filter_map(uid).collect()
     }
