@@ -211,7 +211,7 @@ state of the cluster stays in use, and Strait receives no changes. A cluster tha
 Until every member has been read once, has failed permanently or has exceeded --remote-cluster-timeout,
 Strait sends nothing to proxies and cannot show services and networks.";
 
-    /// 403 for one of the namespaces of a limited reader.
+    /// A reader that is limited to namespaces got 403 in one of them.
     NAMESPACE_UNREAD = "STR0318", "a namespace of the cluster may not be read",
         "Grant the reader a Role in that namespace: strait cluster add CONTEXT --name ID --namespaces A,B
 Or remove the namespace from readNamespaces of the policy file, or from the annotation of the Secret.", "\

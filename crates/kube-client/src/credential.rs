@@ -1,4 +1,4 @@
-//! Credentials for API servers, fixed ones and those that a task renews.
+//! Credentials for API servers: fixed credentials, and credentials that a task renews.
 
 use std::fmt;
 use std::sync::Arc;

@@ -70,8 +70,8 @@ impl Lifetime {
     }
 
     /// Returns the lifetime of a credential, if it expires. For a certificate and a token, this is
-    /// the one that expires first. Returns `None` for one that Strait obtains: its source knows the
-    /// expiry.
+    /// the one that expires first. Returns `None` for a credential that Strait obtains: its source
+    /// knows the expiry.
     pub(crate) fn from_credential(credential: &ApiCredential) -> Option<Self> {
         match credential {
             ApiCredential::Token(token) => Self::from_token(token.reveal()),

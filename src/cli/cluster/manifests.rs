@@ -23,7 +23,7 @@ pub(crate) enum Rbac {
     Full,
 }
 
-/// The kinds that the reader reads.
+/// The kinds of objects that a reader may list and watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReaderLevel {
     /// Services, EndpointSlices and namespaces (`--rbac core`).

@@ -356,7 +356,7 @@ impl RuleReader<'_> {
             self.filter(raw, &format!("{path}.filters[{at}]"), &mut rule);
         }
         if rule.more.redirect.is_some() {
-            // Envoy ignores them beside a redirect.
+            // These filters only affect requests that are sent to a destination.
             let ignored = [
                 ("URLRewrite", rule.more.rewrite.take().is_some()),
                 ("RequestMirror", rule.more.mirrors.take().is_some()),

@@ -501,7 +501,7 @@ pub(super) fn unread(facts: &MemberFacts<'_>) -> impl Iterator<Item = UnreadStat
     unread_for(unread, facts.stale_after, facts.now)
 }
 
-/// Whether no part of a cluster is kept up to date.
+/// Whether Strait receives no changes of any part of a cluster.
 fn is_unreachable(facts: &MemberFacts<'_>) -> bool {
     outdated(facts).next().is_none() && unread(facts).next().is_none()
 }

@@ -56,8 +56,9 @@ pub(super) struct Contacts {
 }
 
 impl Contacts {
-    /// Creates contacts for a cluster of which these namespaces are read. If exports and imports of
-    /// services are not read, they count as listed.
+    /// Creates the contacts of a reader that is limited to these namespaces, or reads the whole
+    /// cluster if there are none. If exports and imports of services are not read, they count as
+    /// listed.
     pub(super) fn new(namespaces: ReadNamespaces, reads_exports: bool) -> Self {
         let mut contacts = Self { namespaces, ..Self::default() };
         if !reads_exports {
