@@ -11,34 +11,32 @@ mod outputs;
 mod reach;
 mod ruled;
 mod snapshot;
+mod state_parts;
 mod work;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-use imbl::OrdMap;
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{info, warn};
 
 pub use self::heads::RolloutCandidate;
 pub use self::heads::ServedConfigurations;
 pub use self::outputs::VariantOutputs;
-use self::reach::TouchedReach;
 pub use self::ruled::BegunEdition;
 use self::ruled::{ClusterOverrides, EditionVersion, RulesInUse, ServiceNamesInUse};
+use self::state_parts::{MeshInputs, UnpublishedChanges, VersionParts};
 use self::work::{MeshWork, causes_of_update};
 use super::access_state::AccessState;
-use super::aliases::ServiceAliases;
-use super::context::{FixedSettings, NetworkAssignment, Private, PushContext};
+use super::context::{FixedSettings, NetworkAssignment, PushContext};
 use super::debounce::Debounce;
 use super::joins::Joins;
 pub use super::loop_counters::LoopCounters;
-use super::remote_pods::RemotePods;
 use super::scope::ChangeImpact;
 use super::subscription_index::{ChangedItem, Changes, SubscriptionIndex};
 use super::withholding::{MeasureRules, RuleBytes, WithholdingInputs};
-use crate::aggregate::{AddressClaims, Aggregate, AggregateChanges, MergedService};
+use crate::aggregate::{AddressClaims, Aggregate, MergedService};
 use crate::hold::RetainedConfigurations;
 use crate::network::probes::ProbeAddress;
 use crate::network::{Inputs, Networks, ResolvedNames};
@@ -49,8 +47,8 @@ use strait_model::mesh_config::{MeshConfig, MeshNetworks};
 use strait_model::policy::Policy;
 use strait_model::registry::RegistryUpdate;
 use strait_model::{
-    Cause, Causes, ClusterFacts, ClusterId, ConfigurationSnapshot, ExportTo, Hostname,
-    IgnoredClaim, KnownClusters, Namespace, NetworkId, Resolution, Workloads,
+    Cause, Causes, ClusterId, ConfigurationSnapshot, ExportTo, Hostname, IgnoredClaim,
+    KnownClusters, Namespace, Resolution,
 };
 use strait_rules::access::AccessPolicies;
 use strait_rules::service_entry::Selections;
@@ -123,49 +121,22 @@ pub struct LoopOutputs {
 #[derive(Clone)]
 pub struct MeshState {
     settings: Arc<FixedSettings>,
+    inputs: MeshInputs,
     aggregate: Aggregate,
-    config: Arc<MeshConfig>,
-    mesh_networks: Arc<MeshNetworks>,
-    clusters: Arc<KnownClusters>,
-    policy: Arc<Policy>,
+    joins: Joins,
     access: AccessState,
-    resolved: Arc<ResolvedNames>,
-    dead_gateways: Arc<BTreeSet<ProbeAddress>>,
-    networks: Arc<Networks>,
-    services: OrdMap<Hostname, Arc<MergedService>>,
-    network_labels: OrdMap<ClusterId, Option<NetworkId>>,
-    workloads: OrdMap<ClusterId, Workloads>,
-    facts: OrdMap<ClusterId, ClusterFacts>,
-    private: Private,
-    restricted_namespaces: OrdMap<Namespace, usize>,
-    aliases: ServiceAliases,
-    /// Changes since then to gateways of networks and modes of clusters.
-    touched_reach: TouchedReach,
-    /// Aliases whose target changed since the last version.
-    renamed: BTreeSet<Hostname>,
-    configuration: Arc<ConfigurationSnapshot>,
     rules: RulesInUse,
     /// Computes the size of an object's rules; see [`Self::measuring`].
     measure: MeasureRules,
     /// Editions by the cluster whose proxies receive them.
     editions: BTreeMap<ClusterId, ClusterOverrides>,
+    claims: AddressClaims,
+    current: VersionParts,
+    pending: UnpublishedChanges,
+    /// The number of the current version.
+    version: u64,
     /// New versions of editions that have not been taken yet.
     edition_versions: Vec<EditionVersion>,
-    /// Whether an edition was added or removed since the last version.
-    editions_stale: bool,
-    exports_stale: bool,
-    claims: AddressClaims,
-    joins: Joins,
-    version: u64,
-    touched: AggregateChanges,
-    /// The objects that caused the changes waiting for the next version.
-    causes: Causes,
-    everything: bool,
-    networks_stale: bool,
-    all_hosts_stale: bool,
-    vms_stale: bool,
-    /// Pods of headless services that are reached by name from other networks.
-    remote_pods: RemotePods,
     is_synced: bool,
     complete: bool,
 }
@@ -176,40 +147,17 @@ impl MeshState {
         Self {
             aggregate: Aggregate::new(settings.config_cluster.clone()),
             settings,
-            config: Arc::default(),
-            mesh_networks: Arc::default(),
-            clusters: Arc::default(),
-            policy: Arc::default(),
+            inputs: MeshInputs::default(),
+            joins: Joins::default(),
             access: AccessState::default(),
-            resolved: Arc::default(),
-            dead_gateways: Arc::default(),
-            networks: Arc::default(),
-            services: OrdMap::new(),
-            network_labels: OrdMap::new(),
-            workloads: OrdMap::new(),
-            facts: OrdMap::new(),
-            private: OrdMap::new(),
-            restricted_namespaces: OrdMap::new(),
-            aliases: ServiceAliases::default(),
-            touched_reach: TouchedReach::default(),
-            renamed: BTreeSet::new(),
-            configuration: Arc::default(),
             rules: RulesInUse::default(),
             measure: |_| RuleBytes::default(),
             editions: BTreeMap::new(),
-            edition_versions: Vec::new(),
-            editions_stale: false,
-            exports_stale: false,
             claims: AddressClaims::default(),
-            joins: Joins::default(),
+            current: VersionParts::default(),
+            pending: UnpublishedChanges::default(),
             version: 0,
-            touched: AggregateChanges::default(),
-            causes: Causes::default(),
-            everything: false,
-            networks_stale: true,
-            all_hosts_stale: false,
-            vms_stale: false,
-            remote_pods: RemotePods::default(),
+            edition_versions: Vec::new(),
             is_synced: false,
             complete: false,
         }
@@ -225,78 +173,87 @@ impl MeshState {
     /// Applies an event. Its changes take effect with [`Self::next_version`].
     pub fn apply(&mut self, event: MeshEvent) {
         match event {
-            MeshEvent::Configuration(configuration) => self.configuration = configuration,
+            MeshEvent::Configuration(configuration) => self.inputs.configuration = configuration,
             MeshEvent::Together(events) => events.into_iter().for_each(|event| self.apply(event)),
             MeshEvent::Registry(update) => self.apply_update(update),
             MeshEvent::Entries(update, selections) => {
                 self.apply_update(update);
-                self.vms_stale |= self.joins.select(selections);
+                self.pending.machines |= self.joins.select(selections);
             }
             MeshEvent::Traffic(update) => {
-                self.causes.merge(self.rules.apply(update, &self.aliases, &self.settings.domain));
+                self.pending.causes.merge(self.rules.apply(
+                    update,
+                    &self.current.aliases,
+                    &self.settings.domain,
+                ));
             }
             MeshEvent::BeginEdition(begun) => {
                 let BegunEdition { cluster, traffic, outputs } = *begun;
                 let rules = RulesInUse::of(traffic, self.version);
                 self.editions.insert(cluster, ClusterOverrides { rules, outputs });
-                self.editions_stale = true;
+                self.pending.editions = true;
             }
             MeshEvent::EditionTraffic(cluster, update) => {
                 if let Some(edition) = self.editions.get_mut(&cluster) {
                     let rules = &mut edition.rules;
-                    self.causes.merge(rules.apply(update, &self.aliases, &self.settings.domain));
+                    self.pending.causes.merge(rules.apply(
+                        update,
+                        &self.current.aliases,
+                        &self.settings.domain,
+                    ));
                 }
             }
             MeshEvent::EndEdition(cluster) => {
-                self.editions_stale |= self.editions.remove(&cluster).is_some();
+                self.pending.editions |= self.editions.remove(&cluster).is_some();
             }
-            MeshEvent::Clusters(clusters) if clusters != self.clusters => {
+            MeshEvent::Clusters(clusters) if clusters != self.inputs.clusters => {
                 self.note_clusters(&clusters);
-                if let Some(differing) = clusters.differ_in_mode(&self.clusters) {
-                    self.touched_reach.clusters.extend(differing);
-                    self.clusters = clusters;
+                if let Some(differing) = clusters.differ_in_mode(&self.inputs.clusters) {
+                    self.pending.reach.clusters.extend(differing);
+                    self.inputs.clusters = clusters;
                     return;
                 }
                 // Trust domains are part of upstream clusters and of servers' access checks.
-                self.everything |= clusters.trust_domains() != self.clusters.trust_domains();
+                self.pending.everything |=
+                    clusters.trust_domains() != self.inputs.clusters.trust_domains();
                 self.aggregate.rank(Arc::clone(&clusters));
                 self.claims.reorder();
-                self.clusters = clusters;
-                self.all_hosts_stale = true;
+                self.inputs.clusters = clusters;
+                self.pending.all_hosts = true;
                 // A Secret may fix the network of a cluster or remove the restriction, which
                 // affects the cluster's gateways.
-                self.networks_stale = true;
+                self.pending.networks = true;
             }
-            MeshEvent::MeshConfig(config) if config != self.config => {
-                self.causes.add(Cause::named(ClusterId::default(), "MeshConfig", ""));
-                self.config = config;
-                self.everything = true;
+            MeshEvent::MeshConfig(config) if config != self.inputs.config => {
+                self.pending.causes.add(Cause::named(ClusterId::default(), "MeshConfig", ""));
+                self.inputs.config = config;
+                self.pending.everything = true;
             }
-            MeshEvent::MeshNetworks(networks) if networks != self.mesh_networks => {
-                self.causes.add(Cause::named(ClusterId::default(), "MeshNetworks", ""));
-                self.mesh_networks = networks;
-                self.all_hosts_stale = true;
-                self.networks_stale = true;
+            MeshEvent::MeshNetworks(networks) if networks != self.inputs.mesh_networks => {
+                self.pending.causes.add(Cause::named(ClusterId::default(), "MeshNetworks", ""));
+                self.inputs.mesh_networks = networks;
+                self.pending.all_hosts = true;
+                self.pending.networks = true;
             }
-            MeshEvent::Policy(policy) if policy != self.policy => {
-                self.causes.add(Cause::named(ClusterId::default(), "Policy", ""));
-                self.policy = policy;
-                self.all_hosts_stale = true;
-                self.networks_stale = true;
+            MeshEvent::Policy(policy) if policy != self.inputs.policy => {
+                self.pending.causes.add(Cause::named(ClusterId::default(), "Policy", ""));
+                self.inputs.policy = policy;
+                self.pending.all_hosts = true;
+                self.pending.networks = true;
             }
             MeshEvent::Access(policies, causes) => {
-                self.causes.merge(causes);
+                self.pending.causes.merge(causes);
                 self.access.take(policies);
             }
-            MeshEvent::GatewayNames(names) if names != self.resolved => {
-                self.causes.add(Cause::named(ClusterId::default(), "GatewayName", ""));
-                self.resolved = names;
-                self.networks_stale = true;
+            MeshEvent::GatewayNames(names) if names != self.inputs.resolved => {
+                self.pending.causes.add(Cause::named(ClusterId::default(), "GatewayName", ""));
+                self.inputs.resolved = names;
+                self.pending.networks = true;
             }
-            MeshEvent::DeadGateways(dead) if dead != self.dead_gateways => {
-                self.causes.add(Cause::named(ClusterId::default(), "GatewayProbe", ""));
-                self.dead_gateways = dead;
-                self.networks_stale = true;
+            MeshEvent::DeadGateways(dead) if dead != self.inputs.dead_gateways => {
+                self.pending.causes.add(Cause::named(ClusterId::default(), "GatewayProbe", ""));
+                self.inputs.dead_gateways = dead;
+                self.pending.networks = true;
             }
             // Handled by `ServedConfigurations`.
             MeshEvent::BeginNext(_) | MeshEvent::EndNext(_) => {}
@@ -315,8 +272,8 @@ impl MeshState {
         }
         if self.is_synced && !self.complete {
             self.refresh_networks();
-            let names = self.networks.names_to_resolve();
-            if names.iter().all(|name| self.resolved.get(name).is_some()) {
+            let names = self.current.networks.names_to_resolve();
+            if names.iter().all(|name| self.inputs.resolved.get(name).is_some()) {
                 self.complete();
             }
         }
@@ -324,34 +281,35 @@ impl MeshState {
 
     /// Records the clusters that were added, removed or changed as causes.
     fn note_clusters(&mut self, now: &KnownClusters) {
-        let (was, is) = (&self.clusters.clusters, &now.clusters);
+        let (was, is) = (&self.inputs.clusters.clusters, &now.clusters);
         let ids: BTreeSet<_> = was.keys().chain(is.keys()).collect();
         for id in ids.into_iter().filter(|id| was.get(*id) != is.get(*id)) {
-            self.causes.add(Cause::named(ClusterId::default(), "Cluster", id.as_str()));
+            self.pending.causes.add(Cause::named(ClusterId::default(), "Cluster", id.as_str()));
         }
     }
 
     fn apply_update(&mut self, update: RegistryUpdate) {
-        self.causes.merge(causes_of_update(&update));
+        self.pending.causes.merge(causes_of_update(&update));
         let touched = self.aggregate.apply(update);
-        self.networks_stale |= touched.gateways
+        self.pending.networks |= touched.gateways
             || !touched.placements.is_empty()
             || touched.objects.iter().any(|host| self.may_be_gateway(host));
         self.joins.note(&touched);
-        self.touched.merge(touched);
+        self.pending.aggregate.merge(touched);
     }
 
     fn complete(&mut self) {
-        self.everything |= !self.complete;
+        self.pending.everything |= !self.complete;
         self.complete = true;
     }
 
     /// Drops subsets that were retained until `now` and activates rules that waited for one.
     /// Returns when the next such change is due.
     pub fn expire(&mut self, now: Instant) -> Option<Instant> {
-        let Self { rules, editions, aliases, settings, causes, .. } = self;
+        let Self { rules, editions, current, settings, pending, .. } = self;
         let editions = editions.values_mut().map(|edition| &mut edition.rules);
         let all = std::iter::once(rules).chain(editions);
+        let (aliases, causes) = (&current.aliases, &mut pending.causes);
         all.filter_map(|rules| rules.expire(now, aliases, &settings.domain, causes)).min()
     }
 
@@ -363,16 +321,16 @@ impl MeshState {
 
     /// Returns whether any change waits for the next version.
     pub fn is_dirty(&self) -> bool {
-        self.everything
-            || self.networks_stale
-            || self.all_hosts_stale
+        self.pending.everything
+            || self.pending.networks
+            || self.pending.all_hosts
             || self.joins.is_stale()
-            || self.editions_stale
+            || self.pending.editions
             || self.all_rules().any(RulesInUse::is_dirty)
             || self.access.is_stale()
-            || self.remote_pods.is_awaiting
-            || !self.touched_reach.is_empty()
-            || !self.touched.is_empty()
+            || self.current.remote_pods.is_awaiting
+            || !self.pending.reach.is_empty()
+            || !self.pending.aggregate.is_empty()
     }
 
     /// Returns whether rules have been received that are not active yet.
@@ -382,20 +340,20 @@ impl MeshState {
 
     /// Returns whether a change to anything other than endpoints waits.
     fn definitions_wait(&self) -> bool {
-        self.everything
-            || self.networks_stale
-            || self.all_hosts_stale
+        self.pending.everything
+            || self.pending.networks
+            || self.pending.all_hosts
             || self.joins.is_stale()
-            || self.editions_stale
+            || self.pending.editions
             || self.all_rules().any(RulesInUse::is_dirty)
             || self.access.is_stale()
-            || self.remote_pods.is_awaiting
-            || !self.touched.objects.is_empty()
+            || self.current.remote_pods.is_awaiting
+            || !self.pending.aggregate.objects.is_empty()
     }
 
     /// Returns the objects that caused the last version, or that had no effect.
     fn take_causes(&mut self) -> Causes {
-        std::mem::take(&mut self.causes)
+        std::mem::take(&mut self.pending.causes)
     }
 
     /// Builds the next version from the waiting changes. Returns `None` if nothing differs or the
@@ -404,46 +362,50 @@ impl MeshState {
         if !self.complete || !self.is_dirty() {
             return None;
         }
-        let mut touched = std::mem::take(&mut self.touched);
+        let mut touched = std::mem::take(&mut self.pending.aggregate);
         if self.joins.is_stale() {
             touched.merge(self.joins.refresh(&mut self.aggregate, &self.settings));
         }
         let mut changes = Changes::default();
-        let mesh_changed = std::mem::take(&mut self.everything);
+        let mesh_changed = std::mem::take(&mut self.pending.everything);
         // Proxies on machines that no entry selects are identified by these entries, too.
-        if std::mem::take(&mut self.vms_stale) || touched.entries || !touched.facts.is_empty() {
+        if std::mem::take(&mut self.pending.machines)
+            || touched.entries
+            || !touched.facts.is_empty()
+        {
             changes.deps.insert(ChangedItem::Machines);
         }
         self.refresh_workloads(&touched);
         let mut hosts = self.stale_hosts(touched.hosts, &touched.placements, &mut changes);
         let (deps, changed_namespaces) = self.access.changes(&touched.workloads);
         changes.deps.extend(deps);
-        let services = (&self.services, &self.private);
-        self.access.stale_hosts(&changed_namespaces, services, &self.workloads, &mut hosts);
+        let services = (&self.current.services, &self.current.private);
+        self.access.stale_hosts(&changed_namespaces, services, &self.current.workloads, &mut hosts);
         for host in hosts {
             self.merge(&host, &mut changes);
         }
         self.settle_addresses(&mut changes);
         let stale = touched.facts.iter().chain(&touched.traffic).chain(&touched.exports);
         self.refresh_facts(stale);
-        self.exports_stale |= !touched.exports.is_empty();
+        self.pending.exports |= !touched.exports.is_empty();
         let workloads = touched.workloads.into_iter();
         changes.deps.extend(workloads.map(|(cluster, name)| ChangedItem::Workload(cluster, name)));
         if !touched.placements.is_empty() {
             let labels = self.aggregate.network_labels();
-            self.network_labels = labels.map(|(id, label)| (id.clone(), label.cloned())).collect();
+            self.current.network_labels =
+                labels.map(|(id, label)| (id.clone(), label.cloned())).collect();
         }
         self.refresh_networks();
-        if std::mem::take(&mut self.everything) {
+        if std::mem::take(&mut self.pending.everything) {
             changes.deps.insert(ChangedItem::Networks);
         }
         if mesh_changed {
             changes.deps.insert(ChangedItem::Mesh);
         }
-        let touched = std::mem::take(&mut self.touched_reach);
+        let touched = std::mem::take(&mut self.pending.reach);
         let reads_more = |service: &MergedService| self.affects_more_than_assignments(service);
-        let private = self.private.values().flat_map(|private| private.values());
-        let services = self.services.values().chain(private);
+        let private = self.current.private.values().flat_map(|private| private.values());
+        let services = self.current.services.values().chain(private);
         touched.note(services, reads_more, &mut changes);
         self.refresh_remote_pods(&mut changes);
         self.note_rules(changes)
@@ -452,16 +414,17 @@ impl MeshState {
     /// Adds the changes to rules and returns the next version, if anything differs. Also builds the
     /// versions of the editions.
     fn note_rules(&mut self, common: Changes) -> Option<(Arc<PushContext>, Changes)> {
-        let renamed = std::mem::take(&mut self.renamed);
-        let [editions, exports] = [&mut self.editions_stale, &mut self.exports_stale];
+        let renamed = std::mem::take(&mut self.pending.renamed);
+        let [editions, exports] = [&mut self.pending.editions, &mut self.pending.exports];
         let mut has_changed = std::mem::take(editions) | std::mem::take(exports);
-        let Self { rules, editions, services, private, aliases, version, settings, .. } = self;
+        let Self { rules, editions, current, version, settings, .. } = self;
+        let VersionParts { services, private, aliases, .. } = current;
         let mesh = ServiceNamesInUse { services, private, aliases };
         let withholding = WithholdingInputs {
             measure: self.measure,
-            limits: self.policy.traffic(),
+            limits: self.inputs.policy.traffic(),
             domain: &settings.domain,
-            root_namespace: &self.config.root_namespace,
+            root_namespace: &self.inputs.config.root_namespace,
             services,
             private,
         };
@@ -501,33 +464,33 @@ impl MeshState {
 
     /// Recomputes the gateways if any of their inputs changed.
     fn refresh_networks(&mut self) {
-        if std::mem::take(&mut self.networks_stale) {
-            let named = self.mesh_networks.named_services();
+        if std::mem::take(&mut self.pending.networks) {
+            let named = self.inputs.mesh_networks.named_services();
             let labels = self.aggregate.network_labels();
             let labels = labels.filter_map(|(id, label)| Some((id.clone(), label?.clone())));
             let facts = self.aggregate.clusters().map(|(id, _, facts)| (id, facts));
             let facts: Vec<_> = facts.collect();
             let inputs = Inputs {
-                clusters: &self.clusters,
+                clusters: &self.inputs.clusters,
                 namespace_labels: &labels.collect(),
-                mesh: &self.mesh_networks,
-                policy: &self.policy,
-                names: &self.resolved,
+                mesh: &self.inputs.mesh_networks,
+                policy: &self.inputs.policy,
+                names: &self.inputs.resolved,
                 facts: &facts,
-                dead: &self.dead_gateways,
+                dead: &self.inputs.dead_gateways,
             };
             let networks = Networks::build(self.aggregate.gateways(&named), inputs);
-            if networks != *self.networks {
+            if networks != *self.current.networks {
                 let ignored = networks.ignored_claims();
-                for (cluster, claim) in ignored.difference(self.networks.ignored_claims()) {
+                for (cluster, claim) in ignored.difference(self.current.networks.ignored_claims()) {
                     let IgnoredClaim { claim, network } = claim;
                     warn!(%cluster, claim, %network, "ignoring network claim: the Secret of the cluster or the policy overrides it");
                 }
-                let differing = networks.differing(&self.networks);
+                let differing = networks.differing(&self.current.networks);
                 // A change to names that DNS resolves belongs to no single network.
-                self.everything |= differing.is_empty();
-                self.touched_reach.networks.extend(differing);
-                self.networks = Arc::new(networks);
+                self.pending.everything |= differing.is_empty();
+                self.pending.reach.networks.extend(differing);
+                self.current.networks = Arc::new(networks);
             }
         }
     }
@@ -540,13 +503,13 @@ impl MeshState {
         placements: &BTreeSet<ClusterId>,
         changes: &mut Changes,
     ) -> BTreeSet<Hostname> {
-        if self.all_hosts_stale {
+        if self.pending.all_hosts {
             changes.deps.insert(ChangedItem::Mesh);
         }
         if !placements.is_empty() {
             changes.deps.insert(ChangedItem::Networks);
         }
-        if std::mem::take(&mut self.all_hosts_stale) {
+        if std::mem::take(&mut self.pending.all_hosts) {
             hosts.extend(self.aggregate.hosts());
         }
         for cluster in placements {
@@ -561,25 +524,25 @@ impl MeshState {
 
     fn merge(&mut self, host: &Hostname, changes: &mut Changes) {
         let placement = NetworkAssignment {
-            clusters: &self.clusters,
-            mesh_networks: &self.mesh_networks,
-            policy: &self.policy,
+            clusters: &self.inputs.clusters,
+            mesh_networks: &self.inputs.mesh_networks,
+            policy: &self.inputs.policy,
             same_addresses: self.claims.shared(),
             config_cluster: self.settings.config_cluster.as_ref(),
             domain: &self.settings.domain,
-            root_namespace: &self.config.root_namespace,
+            root_namespace: &self.inputs.config.root_namespace,
         };
         let mut new = self.aggregate.merge(host, &placement);
         if let Some(new) = &mut new {
-            self.access.set_tls_modes(new, &self.workloads);
+            self.access.set_tls_modes(new, &self.current.workloads);
         }
         if let Some((host, namespace)) = host.split_private() {
             return self.merge_private(host, namespace, new, changes);
         }
-        let old = self.services.get(host).cloned();
+        let old = self.current.services.get(host).cloned();
         self.claims.replace(old.as_deref(), new.as_ref());
-        if self.aliases.note(host, new.as_ref().map(|new| &new.primary.resolution)) {
-            self.renamed.insert(host.clone());
+        if self.current.aliases.note(host, new.as_ref().map(|new| &new.primary.resolution)) {
+            self.pending.renamed.insert(host.clone());
         }
         match (old.as_deref(), new) {
             (None, None) => {}
@@ -597,13 +560,13 @@ impl MeshState {
                     changes.deps.insert(ChangedItem::Endpoints(host.clone()));
                 }
                 self.count_restricted(old.map(|old| &old.primary.export_to), Some(&new));
-                self.services.insert(host.clone(), Arc::new(new));
+                self.current.services.insert(host.clone(), Arc::new(new));
             }
             (Some(old), None) => {
                 changes.deps.insert(ChangedItem::Definition(host.clone()));
                 changes.deps.insert(ChangedItem::Endpoints(host.clone()));
                 self.count_restricted(Some(&old.primary.export_to), None);
-                self.services.remove(host);
+                self.current.services.remove(host);
             }
         }
     }
@@ -631,7 +594,7 @@ impl MeshState {
             }
         }
         for namespace in named(new) {
-            *self.restricted_namespaces.entry(namespace.clone()).or_default() += 1;
+            *self.current.restricted_namespaces.entry(namespace.clone()).or_default() += 1;
         }
         for namespace in named(old) {
             self.drop_restricted(namespace);
@@ -639,10 +602,10 @@ impl MeshState {
     }
 
     fn drop_restricted(&mut self, namespace: &Namespace) {
-        if let Some(count) = self.restricted_namespaces.get_mut(namespace) {
+        if let Some(count) = self.current.restricted_namespaces.get_mut(namespace) {
             *count -= 1;
             if *count == 0 {
-                self.restricted_namespaces.remove(namespace);
+                self.current.restricted_namespaces.remove(namespace);
             }
         }
     }
@@ -655,12 +618,12 @@ impl MeshState {
         new: Option<MergedService>,
         changes: &mut Changes,
     ) {
-        let mut private = self.private.get(&host).cloned().unwrap_or_default();
+        let mut private = self.current.private.get(&host).cloned().unwrap_or_default();
         match (private.get(&namespace), new) {
             (None, None) => return,
             (Some(old), Some(new)) if **old == new => return,
             (None, Some(new)) => {
-                *self.restricted_namespaces.entry(namespace.clone()).or_default() += 1;
+                *self.current.restricted_namespaces.entry(namespace.clone()).or_default() += 1;
                 private.insert(namespace, Arc::new(new));
             }
             (Some(_), Some(new)) => {
@@ -672,18 +635,19 @@ impl MeshState {
             }
         }
         if private.is_empty() {
-            self.private.remove(&host);
+            self.current.private.remove(&host);
         } else {
-            self.private.insert(host.clone(), private);
+            self.current.private.insert(host.clone(), private);
         }
         changes.deps.insert(ChangedItem::Definition(host.clone()));
         changes.deps.insert(ChangedItem::Endpoints(host));
     }
 
     fn may_be_gateway(&self, host: &Hostname) -> bool {
-        let was = self.services.get(host).into_iter().flat_map(|old| old.by_cluster.values());
+        let was =
+            self.current.services.get(host).into_iter().flat_map(|old| old.by_cluster.values());
         was.chain(self.aggregate.services_of(host))
-            .any(|service| Networks::concerns(service, &self.mesh_networks))
+            .any(|service| Networks::concerns(service, &self.inputs.mesh_networks))
     }
 
     /// Returns whether endpoints of a service determine more than its assignments. The pods of a

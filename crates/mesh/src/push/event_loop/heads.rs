@@ -92,7 +92,7 @@ impl ServedConfigurations {
         let mut next = self.settled.clone();
         configuration.into_iter().for_each(|event| next.apply(event));
         // Publish a first version even if the configuration changes nothing.
-        next.everything = true;
+        next.pending.everything = true;
         // Editions belong to the first head.
         next.editions.clear();
         self.next = Some((next, outputs));
@@ -133,7 +133,7 @@ impl ServedConfigurations {
 
     /// Returns the objects that caused the changes waiting for the next version.
     pub(super) fn causes(&self) -> Causes {
-        self.settled.causes.clone()
+        self.settled.pending.causes.clone()
     }
 
     /// Returns the objects that cause an event.
@@ -264,9 +264,10 @@ impl ServedConfigurations {
     }
 
     fn publish_names(&self, outputs: &LoopOutputs) {
-        let next_names = self.next.as_ref().map(|(next, _)| next.networks.names_to_resolve());
+        let next_names =
+            self.next.as_ref().map(|(next, _)| next.current.networks.names_to_resolve());
         let all_names: BTreeSet<Arc<str>>;
-        let required = match (self.settled.networks.names_to_resolve(), next_names) {
+        let required = match (self.settled.current.networks.names_to_resolve(), next_names) {
             (settled, None) => settled,
             (settled, Some(next)) => {
                 all_names = settled.union(next).cloned().collect();

@@ -28,25 +28,25 @@ impl MeshState {
             version: self.version,
             definitions: self.rules.definitions,
             settings: Arc::clone(&self.settings),
-            mesh: Arc::clone(&self.config),
-            mesh_networks: Arc::clone(&self.mesh_networks),
-            networks: Arc::clone(&self.networks),
-            clusters: Arc::clone(&self.clusters),
-            policy: Arc::clone(&self.policy),
+            mesh: Arc::clone(&self.inputs.config),
+            mesh_networks: Arc::clone(&self.inputs.mesh_networks),
+            networks: Arc::clone(&self.current.networks),
+            clusters: Arc::clone(&self.inputs.clusters),
+            policy: Arc::clone(&self.inputs.policy),
             access: self.access.policies(),
-            network_labels: self.network_labels.clone(),
-            services: self.services.clone(),
-            workloads: self.workloads.clone(),
-            facts: self.facts.clone(),
-            private: self.private.clone(),
-            restricted_namespaces: self.restricted_namespaces.clone(),
-            aliases: self.aliases.clone(),
+            network_labels: self.current.network_labels.clone(),
+            services: self.current.services.clone(),
+            workloads: self.current.workloads.clone(),
+            facts: self.current.facts.clone(),
+            private: self.current.private.clone(),
+            restricted_namespaces: self.current.restricted_namespaces.clone(),
+            aliases: self.current.aliases.clone(),
             same_addresses: self.claims.shared().clone(),
             entries: Arc::clone(self.joins.selections()),
-            configuration: Arc::clone(&self.configuration),
+            configuration: Arc::clone(&self.inputs.configuration),
             traffic: Arc::clone(&self.rules.traffic),
             own_traffic: self.own_traffic(),
-            remote_pods: self.remote_pods.clone(),
+            remote_pods: self.current.remote_pods.clone(),
             vms: self.joins.vms().clone(),
         }
     }
@@ -55,12 +55,14 @@ impl MeshState {
     /// them, and records the services whose pods differ.
     pub(super) fn refresh_remote_pods(&mut self, changes: &mut Changes) {
         let context = self.context();
-        if !may_differ(&self.remote_pods, &context, changes) {
+        if !may_differ(&self.current.remote_pods, &context, changes) {
             return;
         }
-        let next = next_pods(&self.remote_pods, &context, changes, self.version == 0);
-        changes.deps.extend(next.differing(&self.remote_pods).cloned().map(ChangedItem::Members));
-        self.remote_pods = next;
+        let next = next_pods(&self.current.remote_pods, &context, changes, self.version == 0);
+        changes
+            .deps
+            .extend(next.differing(&self.current.remote_pods).cloned().map(ChangedItem::Members));
+        self.current.remote_pods = next;
     }
 
     /// Updates the pods of clusters whose pods changed.
@@ -72,8 +74,8 @@ impl MeshState {
                 continue;
             }
             match self.aggregate.workloads(cluster) {
-                Some(pods) => self.workloads.insert(cluster.clone(), pods.clone()),
-                None => self.workloads.remove(cluster),
+                Some(pods) => self.current.workloads.insert(cluster.clone(), pods.clone()),
+                None => self.current.workloads.remove(cluster),
             };
         }
     }
@@ -82,8 +84,8 @@ impl MeshState {
     pub(super) fn refresh_facts<'a>(&mut self, touched: impl Iterator<Item = &'a ClusterId>) {
         for cluster in touched {
             match self.aggregate.facts(cluster) {
-                Some(facts) => self.facts.insert(cluster.clone(), facts.clone()),
-                None => self.facts.remove(cluster),
+                Some(facts) => self.current.facts.insert(cluster.clone(), facts.clone()),
+                None => self.current.facts.remove(cluster),
             };
         }
     }
