@@ -18,7 +18,7 @@ use strait_mesh::push::context::FixedSettings;
 use strait_mesh::push::event_loop::{MeshEvent, MeshState};
 use strait_model::mesh_config::{Defaults, MeshConfig, MeshNetworks};
 use strait_model::registry::{Epoch, RegistryUpdate, ShardChange, ShardKey};
-use strait_model::{ClusterId, EndpointMetadata, ObjectKey};
+use strait_model::{ClusterId, ConfigKind, EndpointMetadata, ObjectKey};
 use strait_rules::access::{AccessIndex, AccessSettings, PolicyErrors};
 use strait_rules::service_entry::EntryIndex;
 use strait_rules::traffic::{KindSettings, TrafficIndex};
@@ -33,17 +33,6 @@ const DOMAIN: &str = "cluster.local";
 /// Cluster ID of Services in files.
 const CLUSTER: &str = "files";
 
-/// Kinds whose objects apply to the whole mesh if they are in the root namespace.
-const MESH_WIDE_KINDS: [&str; 8] = [
-    "AuthorizationPolicy",
-    "DestinationRule",
-    "EnvoyFilter",
-    "PeerAuthentication",
-    "ProxyConfig",
-    "RequestAuthentication",
-    "Sidecar",
-    "Telemetry",
-];
 /// Maximum number of objects that a note lists.
 const NAMED_MAX: usize = 10;
 
@@ -277,7 +266,8 @@ fn in_root_namespace(
     if namespace == root_namespace {
         return None;
     }
-    let objects = unnamed.iter().filter(|key| MESH_WIDE_KINDS.contains(&&*key.kind));
+    let objects =
+        unnamed.iter().filter(|key| ConfigKind::find(key).is_some_and(|kind| kind.mesh_wide));
     let objects: Vec<String> = objects.map(|key| format!("{} {}", key.kind, key.name)).collect();
     let named = listed(objects.iter(), NAMED_MAX);
     (!objects.is_empty()).then(|| {

@@ -14,6 +14,7 @@ mod archive;
 mod bundle;
 mod checked;
 mod cli;
+mod config_kinds;
 mod demo;
 mod dns;
 mod docs;

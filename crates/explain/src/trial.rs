@@ -16,8 +16,8 @@ use strait_model::fetched_keys::FetchedKeys;
 use strait_model::mesh_config::{Defaults, InvalidYaml, MeshSettings, MeshTexts};
 use strait_model::policy::DefaultVisibility;
 use strait_model::{
-    ClusterId, Collection, ConfigurationSnapshot, GATEWAY_API, Hostname, ISTIO_NETWORKING,
-    ObjectJson, ObjectKey,
+    ClusterId, Collection, ConfigRole, ConfigurationSnapshot, GATEWAY_API, Hostname, ObjectJson,
+    ObjectKey,
 };
 use strait_rules::access::{AccessIndex, AccessSettings, PolicyErrors, PolicyKind};
 use strait_rules::service_entry::EntryIndex;
@@ -318,7 +318,7 @@ fn own_traffic(context: &PushContext, index: &TrafficIndex) -> OrdMap<ClusterId,
 }
 
 fn is_entry(key: &ObjectKey) -> bool {
-    *key.group == *ISTIO_NETWORKING && matches!(&*key.kind, "ServiceEntry" | "WorkloadEntry")
+    ConfigRole::of(key) == Some(ConfigRole::Entries)
 }
 
 /// Returns whether an object could never have an effect.

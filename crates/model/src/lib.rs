@@ -46,6 +46,7 @@ pub mod policy;
 pub mod registry;
 
 mod collection;
+mod config_kind;
 mod configuration;
 mod envoy_patch;
 mod gateway_api;
@@ -71,6 +72,7 @@ pub use cause::{Cause, Causes};
 pub use collection::{
     Collection, Difference, LastValidObject, ObjectFiles, ObjectKey, RememberedObjects,
 };
+pub use config_kind::{CONFIG_KINDS, ConfigKind, ConfigRole, StatusField};
 pub use configuration::{ConfigurationSnapshot, Counted};
 pub use controller::workload_of_controller;
 pub use dns::{DnsHosts, DnsMode, DnsTarget};

@@ -5,7 +5,7 @@
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
-use strait_model::{GATEWAY_API, ISTIO_NETWORKING, ISTIO_TELEMETRY, ImportMode, ReadNamespaces};
+use strait_model::{ConfigKind, GATEWAY_API, ImportMode, ReadNamespaces};
 
 /// Name of the reader's namespace, service account, role and binding.
 pub(super) const READER: &str = "strait-reader";
@@ -117,15 +117,20 @@ impl More {
     }
 }
 
-/// Kinds of traffic objects of a cluster, by API group.
-const OWN_TRAFFIC: [(&str, &[&str]); 3] = [
-    (
-        ISTIO_NETWORKING,
-        &["destinationrules", "envoyfilters", "gateways", "sidecars", "virtualservices"],
-    ),
-    (ISTIO_TELEMETRY, &["telemetries"]),
-    (GATEWAY_API, &["grpcroutes", "httproutes", "referencegrants", "tcproutes", "tlsroutes"]),
-];
+/// Returns the plural names of the kinds of a cluster's traffic objects, sorted, by API group.
+fn own_traffic() -> Vec<(&'static str, Vec<&'static str>)> {
+    let mut groups = Vec::<(&str, Vec<&str>)>::new();
+    for kind in ConfigKind::in_members() {
+        match groups.iter_mut().find(|(group, _)| *group == kind.group) {
+            Some((_, plurals)) => plurals.push(kind.plural),
+            None => groups.push((kind.group, vec![kind.plural])),
+        }
+    }
+    for (_, plurals) in &mut groups {
+        plurals.sort_unstable();
+    }
+    groups
+}
 
 /// Name of the admission policy that limits the reader's writes, and of its binding.
 const IMPORTS_POLICY: &str = "strait-reader-imports";
@@ -174,7 +179,7 @@ pub(crate) fn reader(level: ReaderLevel, more: &More) -> Vec<Value> {
         }));
     }
     if more.own_traffic {
-        rules.extend(OWN_TRAFFIC.map(|(group, resources)| {
+        rules.extend(own_traffic().into_iter().map(|(group, resources)| {
             json!({ "apiGroups": [group], "resources": resources, "verbs": ["get", "list", "watch"] })
         }));
     }
@@ -461,7 +466,7 @@ mod tests {
         };
         assert!(!text(false).contains("virtualservices"));
         let granted = text(true);
-        for plural in strait_sources::store::member::kinds_in_plural() {
+        for ConfigKind { plural, .. } in ConfigKind::in_members() {
             assert!(granted.contains(&format!("\"{plural}\"")), "{plural}: {granted}");
         }
     }

@@ -3,19 +3,14 @@
 use super::route_status::shortened;
 use super::{ConfigQuery, ConfigView};
 use crate::standing::{ConfigState, ObjectStanding};
-use strait_model::{
-    ISTIO_NETWORKING, ISTIO_SECURITY, ISTIO_TELEMETRY, ObjectKey, ObjectStatus, StatusCondition,
-};
-
-/// API groups whose objects receive a status.
-const GROUPS: [&str; 3] = [ISTIO_NETWORKING, ISTIO_SECURITY, ISTIO_TELEMETRY];
+use strait_model::{CONFIG_KINDS, ObjectKey, ObjectStatus, StatusCondition, StatusField};
 
 impl ConfigView<'_> {
     /// Returns the statuses that objects of Istio's kinds should have. Objects that already have
     /// this status, and objects that do not come from an API server, are left out.
     pub fn object_statuses(&self) -> Vec<ObjectStatus> {
-        let states =
-            self.keyed_states(&ConfigQuery::default(), |key| GROUPS.contains(&&*key.group));
+        let has_conditions = |key: &ObjectKey| StatusField::of(key) == StatusField::Conditions;
+        let states = self.keyed_states(&ConfigQuery::default(), has_conditions);
         let statuses =
             states.into_iter().filter_map(|(key, state)| self.object_status(key, &state));
         statuses.collect()
@@ -33,10 +28,7 @@ impl ConfigView<'_> {
 fn conditions(state: &ConfigState) -> [StatusCondition; 2] {
     // If a policy is partly active, its other parts are unreadable; if another object is, its other
     // parts have no effect.
-    let is_policy = matches!(
-        &*state.kind,
-        "AuthorizationPolicy" | "PeerAuthentication" | "RequestAuthentication"
-    );
+    let is_policy = CONFIG_KINDS.iter().any(|one| one.restricts() && one.kind == state.kind);
     let (reason, is_read) = match state.state {
         ObjectStanding::InForce => ("InForce", true),
         ObjectStanding::Partly => ("PartlyInForce", !is_policy),

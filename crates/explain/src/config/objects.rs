@@ -4,19 +4,20 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use strait_model::{GATEWAY_API, ISTIO_NETWORKING, ISTIO_SECURITY, Namespace, ObjectKey};
+use strait_model::{
+    ConfigRole, GATEWAY_API, ISTIO_NETWORKING, ISTIO_SECURITY, ISTIO_TELEMETRY, Namespace,
+    ObjectKey,
+};
 use strait_rules::traffic::HostPattern;
 
 /// API groups whose objects concern the mesh, supported or not.
 const OF_MESH: [&str; 5] =
-    [ISTIO_NETWORKING, ISTIO_SECURITY, GATEWAY_API, "telemetry.istio.io", "extensions.istio.io"];
+    [ISTIO_NETWORKING, ISTIO_SECURITY, GATEWAY_API, ISTIO_TELEMETRY, "extensions.istio.io"];
 
 /// Returns whether users may expect an object to configure proxies. Access policies are excluded,
 /// because their status is computed separately.
 pub(super) fn is_of_mesh(key: &ObjectKey) -> bool {
-    const ACCESS: [&str; 3] =
-        ["AuthorizationPolicy", "PeerAuthentication", "RequestAuthentication"];
-    OF_MESH.contains(&&*key.group) && !ACCESS.contains(&&*key.kind)
+    OF_MESH.contains(&&*key.group) && ConfigRole::of(key) != Some(ConfigRole::Access)
 }
 
 /// Returns the items of a list field of an object.

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::{ConfigView, Finding};
 use strait_base::bounded::head;
 use strait_base::codes::{self, Code};
-use strait_model::{GATEWAY_API, ObjectKey, RouteParentStatus, RouteStatus, StatusCondition};
+use strait_model::{ObjectKey, RouteParentStatus, RouteStatus, StatusCondition, StatusField};
 use strait_rules::traffic::gateway_route::{ParentService, ServiceKind};
 use strait_rules::traffic::{HostPattern, Reason, TrafficObject, TrafficReport};
 
@@ -30,10 +30,8 @@ impl ConfigView<'_> {
     /// Returns the statuses that Gateway API routes with a current or former Service parent should
     /// have. Routes that already have this status are left out.
     pub fn route_statuses(&self) -> Vec<RouteStatus> {
-        let routes = self.reports.traffic.iter().filter(|(key, _)| {
-            &*key.group == GATEWAY_API
-                && matches!(&*key.kind, "HTTPRoute" | "GRPCRoute" | "TCPRoute" | "TLSRoute")
-        });
+        let routes = self.reports.traffic.iter();
+        let routes = routes.filter(|(key, _)| StatusField::of(key) == StatusField::Parents);
         let statuses = routes.filter_map(|(key, report)| {
             // A just parsed route may not be active yet.
             if !self.is_joined(report) {

@@ -14,10 +14,7 @@ use std::fmt;
 use http::header::{CONTENT_TYPE, HeaderMap, UPGRADE};
 use http::{HeaderName, Method};
 use percent_encoding::percent_decode_str;
-use strait_model::{
-    GATEWAY_API, ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS, ISTIO_TELEMETRY,
-    ISTIO_TELEMETRY_VERSIONS, MCS_API,
-};
+use strait_model::{ConfigKind, GATEWAY_API, ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS, MCS_API};
 
 /// Maximum length of a path in bytes. A name has at most 253 bytes.
 const PATH_BYTES_MAX: usize = 1024;
@@ -86,28 +83,6 @@ const READ: &[ReadKinds] = &[
         group: ISTIO_NETWORKING,
         versions: ISTIO_NETWORKING_VERSIONS,
         plurals: &["workloadentries"],
-        namespaced: true,
-    },
-];
-
-/// The traffic kinds of a member, which `trafficFrom` of the policy file can apply to its proxies.
-const OWN_TRAFFIC: &[ReadKinds] = &[
-    ReadKinds {
-        group: ISTIO_NETWORKING,
-        versions: ISTIO_NETWORKING_VERSIONS,
-        plurals: &["destinationrules", "envoyfilters", "gateways", "sidecars", "virtualservices"],
-        namespaced: true,
-    },
-    ReadKinds {
-        group: ISTIO_TELEMETRY,
-        versions: ISTIO_TELEMETRY_VERSIONS,
-        plurals: &["telemetries"],
-        namespaced: true,
-    },
-    ReadKinds {
-        group: GATEWAY_API,
-        versions: &["v1", "v1beta1", "v1alpha3", "v1alpha2"],
-        plurals: &["grpcroutes", "httproutes", "referencegrants", "tcproutes", "tlsroutes"],
         namespaced: true,
     },
 ];
@@ -269,14 +244,11 @@ impl RequestList {
                 && kinds.plurals.contains(plural)
                 && (kinds.namespaced || !in_namespace)
         };
-        match (READ.iter().find(matches), OWN_TRAFFIC.iter().find(matches)) {
-            (Some(_), _) => query.only(LIST_KEYS),
-            (None, Some(_)) => {
-                on(self.own_traffic, "--own-traffic")?;
-                query.only(LIST_KEYS)
-            }
-            (None, None) => Err(Refusal::NotListed),
+        if !READ.iter().any(|kinds| matches(&kinds)) {
+            let is_own = own_traffic(group, Some(version)).any(|kind| kind.plural == *plural);
+            self.permit_own_traffic(is_own)?;
         }
+        query.only(LIST_KEYS)
     }
 
     /// The versions and kinds of the groups that have kinds with several versions.
@@ -288,10 +260,13 @@ impl RequestList {
         if READ.iter().filter(has_versions).any(|kinds| matches(&kinds)) {
             return Ok(());
         }
-        if OWN_TRAFFIC.iter().any(|kinds| matches(&kinds)) {
-            return on(self.own_traffic, "--own-traffic");
-        }
-        Err(Refusal::NotListed)
+        self.permit_own_traffic(own_traffic(group, version).next().is_some())
+    }
+
+    /// Permits a request about the member's traffic objects if the relay forwards them. `is_own`:
+    /// whether the request is about one of their kinds.
+    fn permit_own_traffic(&self, is_own: bool) -> Result<(), Refusal> {
+        if is_own { on(self.own_traffic, "--own-traffic") } else { Err(Refusal::NotListed) }
     }
 
     /// Secrets of a permitted namespace, only by name.
@@ -388,6 +363,14 @@ pub(super) fn is_roots_object(object: &serde_json::Value, target: &str) -> bool 
         && meta["generateName"].is_null()
         && meta["name"].as_str().is_some_and(|name| is_root(namespace, name))
         && (meta["namespace"].is_null() || meta["namespace"] == namespace)
+}
+
+/// Returns the kinds of the member's traffic objects in this group and version, or in any version.
+/// `trafficFrom` of the policy file can apply such objects to the member's proxies.
+fn own_traffic(group: &str, version: Option<&str>) -> impl Iterator<Item = &'static ConfigKind> {
+    let has_version =
+        move |kind: &ConfigKind| version.is_none_or(|one| kind.versions.contains(&one));
+    ConfigKind::in_members().filter(move |kind| kind.group == group && has_version(kind))
 }
 
 fn on(is_on: bool, flag: &'static str) -> Result<(), Refusal> {

@@ -20,8 +20,8 @@ use strait_mesh::rollout::{
 };
 use strait_mesh::timeline::{Delivery, Timeline};
 use strait_model::policy::RolloutPlan;
-use strait_model::{Collection, ConfigurationSnapshot, ISTIO_NETWORKING, ObjectKey};
-use strait_rules::access::{PolicyKind, TimePoint};
+use strait_model::{Collection, ConfigRole, ConfigurationSnapshot, ObjectKey};
+use strait_rules::access::TimePoint;
 
 /// The structures that a rollout acts on.
 pub(crate) struct RolloutOutputs {
@@ -201,9 +201,7 @@ pub(super) fn return_proxies(heads: &ConfigVariants, head: &ConfigVariant) {
 /// Returns whether objects of this kind roll out gradually: objects of the traffic configuration,
 /// which may include unknown kinds.
 fn rolls_out_gradually(key: &ObjectKey) -> bool {
-    let is_entry =
-        *key.group == *ISTIO_NETWORKING && matches!(&*key.kind, "ServiceEntry" | "WorkloadEntry");
-    !is_entry && PolicyKind::policy_name(key).is_none()
+    ConfigRole::of(key).is_none_or(|role| role == ConfigRole::Traffic)
 }
 
 /// Returns whether two configurations are equal in everything that rolls out gradually.

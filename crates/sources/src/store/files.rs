@@ -24,8 +24,8 @@ use tracing::warn;
 
 use self::config_file::{ConfigFile, Stamp};
 use self::remembered::RememberedFiles;
-use super::kinds::PolicyEffect;
 use super::object::{self, ObjectId, StoreObject, UnusableObject};
+use super::policy_effect::PolicyEffect;
 use super::value_text::ValueText;
 use super::{Objects, RememberedStore, UnreadObjects, Warning};
 use strait_base::mass_deletion::{GuardedPart, MassDeletionGuard};

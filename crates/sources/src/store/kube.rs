@@ -26,7 +26,7 @@ pub(super) use self::secret_object::{
 };
 use self::secret_object::{object_name, owned};
 use super::combined::OWN_CLUSTER;
-use super::kinds::{self, PolicyEffect, StoreKind};
+use super::policy_effect::PolicyEffect;
 use super::value_text::ValueText;
 use super::{
     CONFIG_MAPS, ISTIO_SECRET_LABEL, ObjectName, Objects, RememberedStore, SECRET_LABEL, Warning,
@@ -41,7 +41,7 @@ use strait_kube_client::{
     Access, ApiClient, ApiError, ListSelection, ObjectMetadata, OwnedObject, ReadLimits,
     WatchEvent, cluster_uid, identity_check, look, null_as_default,
 };
-use strait_model::{Collection, ObjectJson, ObjectKey, filling};
+use strait_model::{CONFIG_KINDS, Collection, ConfigKind, ObjectJson, ObjectKey, filling};
 
 /// Capacity of the event channel. A full channel makes the readers wait.
 const EVENTS_MAX: usize = 64;
@@ -213,7 +213,7 @@ async fn read(client: &ApiClient, namespace: &str, sink: &mpsc::Sender<StoreInpu
         fields: Some(format!("metadata.name={name}")),
         ..ListSelection::all("", "v1", "configmaps")
     };
-    let config_readers = kinds::ALL.iter().map(|kind| {
+    let config_readers = CONFIG_KINDS.iter().map(|kind| {
         let selection = ListSelection::in_best(kind.group, kind.versions, kind.plural);
         pass_on::<ConfigObject>(client, selection, StoreReader::Config(kind), sink)
     });
@@ -254,7 +254,7 @@ async fn pass_on<T>(
 pub(super) async fn pass_on_config(
     client: &ApiClient,
     selection: ListSelection,
-    (kind, limits): (&'static StoreKind, ReadLimits),
+    (kind, limits): (&'static ConfigKind, ReadLimits),
     sink: &mpsc::Sender<StoreInput>,
 ) {
     let reader = StoreReader::Config(kind);
@@ -428,7 +428,7 @@ impl StoreIndex {
     /// configuration objects apply.
     fn with_remembered(remembered: &RememberedStore) -> Self {
         let config_objects: Collection = (remembered.entries.iter())
-            .filter(|(key, _)| StoreKind::find(key).is_some())
+            .filter(|(key, _)| ConfigKind::find(key).is_some())
             .map(|(key, object)| (key.clone(), object.clone()))
             .collect();
         let namespaces = config_objects.iter().map(|(key, _)| &key.namespace);
@@ -514,8 +514,7 @@ impl StoreIndex {
         ) -> impl Iterator<Item = &ObjectName> {
             map.keys().filter(move |(names_in, _)| *names_in == reader).map(|(_, name)| name)
         }
-        let is_of_reader =
-            move |key: &&ObjectKey| matches!(reader, StoreReader::Config(kind) if kind.holds(key));
+        let is_of_reader = move |key: &&ObjectKey| matches!(reader, StoreReader::Config(kind) if kind.contains(key));
         let config_names =
             self.config_objects.iter().map(|(key, _)| key).filter(is_of_reader).map(name_from_key);
         let namespaces = self.namespaces.keys().filter(move |_| reader == StoreReader::Namespaces);
@@ -551,7 +550,7 @@ impl StoreIndex {
         let list = GuardedList::Restricting(reader);
         let StoreReader::Config(kind) = reader else { return GuardedPart::of(list, 0, 0) };
         let stored =
-            self.config_objects.iter().filter(|(key, _)| kind.restricts() && kind.holds(key));
+            self.config_objects.iter().filter(|(key, _)| kind.restricts() && kind.contains(key));
         let restricts = |(key, object): &(&ObjectKey, &ObjectJson)| {
             PolicyEffect::from_object(key, object).is_some_and(|effect| effect.restricts())
         };
@@ -608,7 +607,8 @@ impl StoreIndex {
         has_gone: impl Fn(&ObjectKey) -> bool,
     ) {
         let StoreReader::Config(kind) = reader else { return };
-        let stored = self.config_objects.iter().map(|(key, _)| key).filter(|key| kind.holds(key));
+        let stored =
+            self.config_objects.iter().map(|(key, _)| key).filter(|key| kind.contains(key));
         let gone: Vec<_> = stored.filter(|key| has_gone(key)).cloned().collect();
         gone.iter().for_each(|key| drop(self.config_objects.remove(key)));
     }

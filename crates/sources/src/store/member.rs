@@ -11,13 +11,12 @@ use std::time::Instant;
 use futures::future::join_all;
 use tokio::sync::{mpsc, watch};
 
-use super::kinds::{self, StoreKind};
 use super::kube::{ReadObject, StoreInput, StoreReader, pass_on_config};
 use strait_base::codes;
 use strait_base::latest::publish_change;
 use strait_base::mass_deletion::MassDeletionGuard;
 use strait_kube_client::{ApiClient, ApiError, ListSelection, ReadLimits, WatchEvent};
-use strait_model::{Collection, OwnTraffic};
+use strait_model::{Collection, ConfigKind, OwnTraffic};
 
 /// Capacity of the event channel. A full channel makes the readers wait.
 const EVENTS_MAX: usize = 64;
@@ -63,15 +62,10 @@ pub async fn follow(
     }
 }
 
-/// Returns the plural names of the kinds that are read.
-pub fn kinds_in_plural() -> impl Iterator<Item = &'static str> {
-    kinds::member_kinds().map(|kind| kind.plural)
-}
-
 async fn read(client: ApiClient, limits: ReadLimits, traffic: &watch::Sender<OwnTraffic>) {
     let (sink, mut inputs) = mpsc::channel(EVENTS_MAX);
     let limits = ReadLimits { object_bytes: limits.object_bytes.min(OBJECT_BYTES_MAX), ..limits };
-    let readers = kinds::member_kinds().map(|kind| {
+    let readers = ConfigKind::in_members().map(|kind| {
         let selection = ListSelection::in_best(kind.group, kind.versions, kind.plural);
         let selection = ListSelection { is_optional: true, ..selection };
         pass_on_config(&client, selection, (kind, limits), &sink)
@@ -121,8 +115,12 @@ impl MemberIndex {
             WatchEvent::Answered => drop(self.troubles.remove(&reader)),
             WatchEvent::Restarted { objects, invalid } => {
                 self.troubles.remove(&reader);
-                let stored: Vec<_> =
-                    self.objects.iter().map(|(key, _)| key).filter(|key| kind.holds(key)).collect();
+                let stored: Vec<_> = self
+                    .objects
+                    .iter()
+                    .map(|(key, _)| key)
+                    .filter(|key| kind.contains(key))
+                    .collect();
                 let named: BTreeSet<_> = objects
                     .iter()
                     .map(|one| {
@@ -163,7 +161,7 @@ impl MemberIndex {
         }
     }
 
-    fn take(&mut self, reader: StoreReader, kind: &StoreKind, object: ReadObject) {
+    fn take(&mut self, reader: StoreReader, kind: &ConfigKind, object: ReadObject) {
         let ReadObject::Config(name, object) = object else { return };
         let key = kind.key(&name.namespace, &name.name);
         self.invalid.remove(&(reader, name.to_string()));
@@ -177,7 +175,7 @@ impl MemberIndex {
         self.objects.insert(key, object);
     }
 
-    fn failed(&mut self, reader: StoreReader, kind: &StoreKind, error: &ApiError) {
+    fn failed(&mut self, reader: StoreReader, kind: &ConfigKind, error: &ApiError) {
         let plural = kind.plural;
         let text = match error {
             // Versions expire; the reader lists again.
@@ -210,7 +208,7 @@ impl MemberIndex {
 
     fn found(&self) -> OwnTraffic {
         let is_read =
-            kinds::member_kinds().all(|kind| self.read.contains(&StoreReader::Config(kind)));
+            ConfigKind::in_members().all(|kind| self.read.contains(&StoreReader::Config(kind)));
         let invalid = self.invalid.iter().map(|((reader, name), reason)| {
             let code = &codes::TRAFFIC_MALFORMED;
             format!(

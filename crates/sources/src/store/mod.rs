@@ -6,7 +6,6 @@
 
 pub mod combined;
 pub mod files;
-mod kinds;
 pub mod kube;
 pub mod kubeconfig;
 pub mod mcp;
@@ -14,6 +13,7 @@ pub mod member;
 mod object;
 pub mod own_cluster;
 mod own_cluster_error;
+mod policy_effect;
 pub mod secret_sources;
 mod spec;
 mod value_text;
@@ -27,7 +27,7 @@ use jiff::Timestamp;
 use crate::members::placement::PlacementDecision;
 use crate::members::profile::ClusterProfile;
 use strait_kube_client::Redacted;
-use strait_model::{Collection, ObjectFiles, ObjectKey};
+use strait_model::{Collection, ConfigKind, ObjectFiles, ObjectKey};
 
 /// The label of Istio's remote Secrets.
 pub const ISTIO_SECRET_LABEL: (&str, &str) = ("istio/multiCluster", "true");
@@ -41,7 +41,7 @@ pub const CONFIG_MAPS: [&str; 2] = ["strait", "istio"];
 /// Returns the API paths of a configuration object, one for each version of the kind, preferred
 /// first. Empty if objects of the kind are not read.
 pub fn api_paths(key: &ObjectKey) -> Vec<String> {
-    kinds::StoreKind::find(key).map(|kind| kind.paths(key)).unwrap_or_default()
+    ConfigKind::find(key).map(|kind| kind.paths(key)).unwrap_or_default()
 }
 
 /// The complete configuration of a store.

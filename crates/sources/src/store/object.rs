@@ -7,11 +7,11 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use super::{ObjectName, WatchedConfigMap, WatchedNamespace, WatchedSecret, kinds};
+use super::{ObjectName, WatchedConfigMap, WatchedNamespace, WatchedSecret};
 use crate::members::placement::PlacementDecision;
 use crate::members::profile::ClusterProfile;
 use strait_kube_client::Redacted;
-use strait_model::{ObjectJson, ObjectKey};
+use strait_model::{CONFIG_KINDS, ConfigKind, ObjectJson, ObjectKey};
 
 /// One object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -128,7 +128,7 @@ fn parse_object(
     let name = metadata.get("name").and_then(Value::as_str).filter(|name| !name.is_empty());
     let name = name.ok_or_else(|| invalid("has no metadata.name"))?.to_owned();
     let namespace = if WITHOUT_NAMESPACE.contains(&kind.as_str())
-        || kinds::ALL.iter().any(|one| one.kind == kind && one.group == group && !one.namespaced)
+        || CONFIG_KINDS.iter().any(|one| one.kind == kind && one.group == group && !one.namespaced)
     {
         ""
     } else {
@@ -165,7 +165,7 @@ fn parse_object(
             {
                 metadata.insert("namespace".to_owned(), name.namespace.as_ref().into());
             }
-            let [group, kind] = kinds::names(&group, &kind);
+            let [group, kind] = ConfigKind::shared_names(&group, &kind);
             let (namespace, name) = (Arc::clone(&name.namespace), Arc::clone(&name.name));
             let key = ObjectKey { kind, group, namespace, name };
             return Ok((ObjectId::from_key(&key), StoreObject::Other(document.into())));

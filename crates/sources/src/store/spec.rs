@@ -22,13 +22,24 @@ impl From<DecodeError> for UnreadableSpec {
     }
 }
 
+/// Converts the spec of the kind with this protobuf message ([`strait_model::ConfigKind::message`]).
+pub(super) fn read(message: &str, body: &[u8]) -> Result<Value, UnreadableSpec> {
+    match message {
+        "istio.networking.v1alpha3.ServiceEntry" => service_entry(body),
+        "istio.networking.v1alpha3.WorkloadEntry" => workload_entry(body),
+        "istio.security.v1beta1.AuthorizationPolicy" => authorization_policy(body),
+        "istio.security.v1beta1.PeerAuthentication" => peer_authentication(body),
+        _ => described(message, body),
+    }
+}
+
 /// Converts the spec of a kind with its descriptor. The reader of manifests interprets the fields.
-pub(super) fn described(message: &str, body: &[u8]) -> Result<Value, UnreadableSpec> {
+fn described(message: &str, body: &[u8]) -> Result<Value, UnreadableSpec> {
     to_manifest(message, body).map_err(|_| UnreadableSpec)
 }
 
 /// Converts the spec of a ServiceEntry.
-pub(super) fn service_entry(body: &[u8]) -> Result<Value, UnreadableSpec> {
+fn service_entry(body: &[u8]) -> Result<Value, UnreadableSpec> {
     let entry = ServiceEntry::decode(body)?;
     // An enum number without a name is passed on unchanged: the reader of the object reports the
     // error.
@@ -58,7 +69,7 @@ pub(super) fn service_entry(body: &[u8]) -> Result<Value, UnreadableSpec> {
 }
 
 /// Converts the spec of a WorkloadEntry.
-pub(super) fn workload_entry(body: &[u8]) -> Result<Value, UnreadableSpec> {
+fn workload_entry(body: &[u8]) -> Result<Value, UnreadableSpec> {
     Ok(workload(WorkloadEntry::decode(body)?))
 }
 
@@ -76,7 +87,7 @@ pub(super) fn workload(entry: WorkloadEntry) -> Value {
 }
 
 /// Converts the spec of a PeerAuthentication.
-pub(super) fn peer_authentication(body: &[u8]) -> Result<Value, UnreadableSpec> {
+fn peer_authentication(body: &[u8]) -> Result<Value, UnreadableSpec> {
     let policy: PeerAuthentication = whole(body)?;
     let mode = |mtls: &peer::MutualTls| {
         let mode = peer::mutual_tls::Mode::try_from(mtls.mode);
@@ -92,7 +103,7 @@ pub(super) fn peer_authentication(body: &[u8]) -> Result<Value, UnreadableSpec> 
 }
 
 /// Converts the spec of an AuthorizationPolicy.
-pub(super) fn authorization_policy(body: &[u8]) -> Result<Value, UnreadableSpec> {
+fn authorization_policy(body: &[u8]) -> Result<Value, UnreadableSpec> {
     let policy: AuthorizationPolicy = whole(body)?;
     let action = authorization_policy::Action::try_from(policy.action);
     let action = action.map_or(policy.action.to_string(), |value| value.as_str_name().to_owned());
@@ -181,8 +192,10 @@ fn rule(rule: Rule) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
-    use crate::store::kinds;
+    use strait_model::ConfigKind;
     use strait_proto::json::from_json;
 
     /// Returns an example spec of each kind that is converted with its descriptor, in the form of a
@@ -323,16 +336,16 @@ mod tests {
         for (kind, message, spec) in specs() {
             let body =
                 from_json(message, &spec).unwrap_or_else(|error| panic!("{kind}: {error:?}"));
-            let row = kinds::ALL.iter().find(|row| row.kind == kind).expect("a row");
-            let read = row.spec.expect("the kind is requested");
-            assert_eq!(read(&body).expect("it is valid"), spec, "{kind}");
-            assert!(read(&[0xff]).is_err());
+            assert_eq!(read(message, &body).expect("it is valid"), spec, "{kind}");
+            assert!(read(message, &[0xff]).is_err());
         }
         let by_hand =
             ["ServiceEntry", "WorkloadEntry", "AuthorizationPolicy", "PeerAuthentication"];
-        let all = kinds::mcp_kinds().map(|row| row.kind).filter(|kind| !by_hand.contains(kind));
-        let tried: std::collections::BTreeSet<_> = specs().iter().map(|(kind, ..)| *kind).collect();
-        assert_eq!(all.collect::<std::collections::BTreeSet<_>>(), tried, "each of them is tried");
+        let all = ConfigKind::from_mcp().filter(|row| !by_hand.contains(&row.kind));
+        let all = all.map(|row| (row.kind, row.message)).collect::<BTreeSet<_>>();
+        let tried: BTreeSet<_> =
+            specs().iter().map(|(kind, message, _)| (*kind, Some(*message))).collect();
+        assert_eq!(all, tried, "each of them is tried");
     }
 
     /// The reader of manifests reports it, like any other unknown field.

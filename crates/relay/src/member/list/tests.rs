@@ -454,10 +454,11 @@ fn chart_grants_exactly_the_rights_of_the_list() {
         let right = |group: &str, resource: &str, verb: &str| {
             (group.to_owned(), resource.to_owned(), verb.to_owned())
         };
-        let own = if list.own_traffic { OWN_TRAFFIC } else { &[] };
-        let kinds = READ.iter().chain(own);
-        let kinds =
-            kinds.flat_map(|kinds| kinds.plurals.iter().map(|plural| (kinds.group, *plural)));
+        let own = ConfigKind::in_members().filter(|_| list.own_traffic);
+        let kinds = READ
+            .iter()
+            .flat_map(|kinds| kinds.plurals.iter().map(|plural| (kinds.group, *plural)))
+            .chain(own.map(|kind| (kind.group, kind.plural)));
         let mut rights: BTreeSet<_> = kinds
             .flat_map(|(group, plural)| ["list", "watch"].map(|verb| right(group, plural, verb)))
             .collect();

@@ -8,13 +8,32 @@ use rand::{Rng, SeedableRng};
 use serde_json::json;
 
 use super::*;
+use crate::access::PolicyKind;
 use crate::testing::kind_settings;
 use crate::traffic::HostPattern;
 use crate::traffic::destination_rule::RuleClient;
 use crate::traffic::policy::ClientTls;
 use crate::traffic::route::HttpRule;
 use crate::traffic::selection::Selection;
-use strait_model::{ExportTo, LastValidObject, Namespace};
+use strait_model::{CONFIG_KINDS, ConfigRole, ExportTo, LastValidObject, Namespace};
+
+#[test]
+fn role_of_a_kind_is_that_of_the_index_that_reads_it() {
+    for kind in CONFIG_KINDS {
+        let key = kind.key("shop", "web");
+        let is_policy = PolicyKind::policy_name(&key).is_some();
+        let role = match (TrafficKind::from_key(&key), is_policy) {
+            (Some(traffic), false) => {
+                assert_eq!(traffic.name(), kind.kind);
+                ConfigRole::Traffic
+            }
+            (None, true) => ConfigRole::Access,
+            (None, false) => ConfigRole::Entries,
+            (Some(_), true) => panic!("two indexes read {kind:?}"),
+        };
+        assert_eq!(role, kind.role, "{kind:?}");
+    }
+}
 
 fn index() -> TrafficIndex {
     let mut index = TrafficIndex::new(kind_settings());

@@ -7,8 +7,8 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use crate::store::Warning;
-use crate::store::kinds::PolicyEffect;
 use crate::store::object::{ObjectId, StoreObject};
+use crate::store::policy_effect::PolicyEffect;
 use strait_model::ObjectKey;
 
 /// One file.

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use super::config_file::ConfigFile;
 use crate::store::RememberedStore;
-use crate::store::kinds::PolicyEffect;
 use crate::store::object::{ObjectId, StoreObject};
+use crate::store::policy_effect::PolicyEffect;
 use strait_model::ObjectKey;
 
 /// The remembered contents until the directory has been read.

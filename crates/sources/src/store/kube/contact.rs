@@ -75,7 +75,7 @@ mod tests {
         let trouble = || facts.borrow().trouble.as_ref().map(|trouble| trouble.code.id);
         let note_event = |reader, event| note(&facts, &StoreInput { reader, event });
         let away = || ApiError::Unreachable("connection refused".to_owned());
-        note_event(StoreReader::Config(&crate::store::kinds::ALL[0]), WatchEvent::Failed(away()));
+        note_event(StoreReader::Config(&strait_model::CONFIG_KINDS[0]), WatchEvent::Failed(away()));
         assert_eq!(trouble(), None);
         note_event(StoreReader::Secrets, WatchEvent::Failed(away()));
         assert_eq!(trouble(), Some("STR0301"));

@@ -1,9 +1,8 @@
 //! The events that the readers of the config cluster pass on.
 
-use crate::store::kinds::{self, StoreKind};
 use crate::store::{ObjectName, WatchedConfigMap, WatchedNamespace, WatchedSecret};
 use strait_kube_client::WatchEvent;
-use strait_model::ObjectJson;
+use strait_model::{CONFIG_KINDS, ConfigKind, ObjectJson};
 
 /// A reader. Two of them find a Secret with both labels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -12,7 +11,7 @@ pub(in crate::store) enum StoreReader {
     Secrets,
     ConfigMap,
     IstioConfigMap,
-    Config(&'static StoreKind),
+    Config(&'static ConfigKind),
     Namespaces,
 }
 
@@ -26,7 +25,7 @@ impl StoreReader {
     ];
 
     pub(super) fn every() -> impl Iterator<Item = Self> {
-        Self::CORE.into_iter().chain(kinds::ALL.iter().map(Self::Config))
+        Self::CORE.into_iter().chain(CONFIG_KINDS.iter().map(Self::Config))
     }
 
     /// Whether the mesh works without its objects.

@@ -19,21 +19,21 @@ fn config_map(name: &str) -> ReadObject {
 }
 
 fn services() -> StoreReader {
-    StoreReader::Config(&kinds::ALL[0])
+    StoreReader::Config(&CONFIG_KINDS[0])
 }
 
 fn workloads() -> StoreReader {
-    StoreReader::Config(&kinds::ALL[1])
+    StoreReader::Config(&CONFIG_KINDS[1])
 }
 
 /// The kinds after the first two.
 fn further_kinds() -> impl Iterator<Item = StoreReader> {
-    kinds::ALL.iter().skip(2).map(StoreReader::Config)
+    CONFIG_KINDS.iter().skip(2).map(StoreReader::Config)
 }
 
 /// Readers of objects that restrict access.
 fn restricting() -> impl Iterator<Item = StoreReader> {
-    kinds::ALL.iter().filter(|kind| kind.restricts()).map(StoreReader::Config)
+    CONFIG_KINDS.iter().filter(|kind| kind.restricts()).map(StoreReader::Config)
 }
 
 fn listed(reader: StoreReader, objects: Vec<ReadObject>) -> StoreInput {
@@ -310,7 +310,7 @@ fn list_without_most_restrictive_policies_is_requested_again() {
             .map(|number| policy(&format!("{}-{number:02}", action.to_lowercase()), action));
         all.collect::<Vec<_>>()
     };
-    let kind = kinds::ALL.iter().find(|kind| kind.kind == "AuthorizationPolicy").expect("a row");
+    let kind = CONFIG_KINDS.iter().find(|kind| kind.kind == "AuthorizationPolicy").expect("a row");
     let reader = StoreReader::Config(kind);
     let list = |denying, custom| {
         let all = [named("DENY", denying), named("CUSTOM", custom), named("ALLOW", 60)];

@@ -3,8 +3,8 @@
 use prost::Message;
 use serde_json::{Value, json};
 
-use crate::store::kinds::StoreKind;
-use strait_model::ObjectKey;
+use crate::store::spec;
+use strait_model::{ConfigKind, ObjectKey};
 use strait_proto::envoy::google::protobuf::{Any, Timestamp};
 use strait_proto::istio::mcp::Resource;
 
@@ -21,7 +21,7 @@ pub(super) struct UnusableDocument {
 }
 
 /// Converts one object of `kind`.
-pub(super) fn object(kind: &StoreKind, any: &Any) -> Result<(ObjectKey, Value), UnusableDocument> {
+pub(super) fn object(kind: &ConfigKind, any: &Any) -> Result<(ObjectKey, Value), UnusableDocument> {
     let nameless = |fact: &str| UnusableDocument { key: None, fact: fact.to_owned() };
     if message_name(&any.type_url) != RESOURCE {
         return Err(nameless(&format!("{:?} is not {RESOURCE}", any.type_url)));
@@ -42,8 +42,10 @@ pub(super) fn object(kind: &StoreKind, any: &Any) -> Result<(ObjectKey, Value), 
     if !fits {
         return Err(unusable(&format!("its body is {message:?}, not a {}", kind.kind)));
     }
-    let read = kind.spec.ok_or_else(|| unusable("its kind is not requested from MCP servers"))?;
-    let spec = read(&body.value).map_err(|_| unusable("its body can't be decoded"))?;
+    let message =
+        kind.message.ok_or_else(|| unusable("its kind is not requested from MCP servers"))?;
+    let spec = spec::read(message, &body.value);
+    let spec = spec.map_err(|_| unusable("its body can't be decoded"))?;
     let mut object = json!({
         "metadata": {
             "namespace": key.namespace,
@@ -63,7 +65,7 @@ fn message_name(url: &str) -> &str {
     url.rsplit('/').next().unwrap_or(url)
 }
 
-fn key(kind: &StoreKind, name: &str) -> Option<ObjectKey> {
+fn key(kind: &ConfigKind, name: &str) -> Option<ObjectKey> {
     let (namespace, name) = name.trim_start_matches('/').split_once('/')?;
     let fits = |text: &str| !text.is_empty() && text.len() <= 253 && !text.contains('/');
     (fits(namespace) && fits(name)).then(|| kind.key(namespace, name))

@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use super::convert::{self, UnusableDocument};
-use crate::store::kinds::{self, PolicyEffect, StoreKind};
+use crate::store::policy_effect::PolicyEffect;
 use strait_base::mass_deletion::{GuardedPart, MassDeletionGuard};
 use strait_base::source_status::WARNINGS_MAX;
-use strait_model::{Collection, ObjectJson, ObjectKey};
+use strait_model::{Collection, ConfigKind, ObjectJson, ObjectKey};
 use strait_proto::envoy::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 use strait_proto::envoy::google::rpc;
 
@@ -25,19 +25,19 @@ const REPORTED_MAX: usize = 5;
 /// A subscribed type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Type {
-    kind: &'static StoreKind,
+    kind: &'static ConfigKind,
     /// Its index in the versions of the kind.
     version: usize,
 }
 
 impl Type {
     fn all() -> impl Iterator<Item = Self> {
-        let versions = |kind: &'static StoreKind| {
+        let versions = |kind: &'static ConfigKind| {
             // Servers that serve the middle version serve the last one as well.
             let served = kind.versions.len().checked_sub(1).filter(|last| *last != 0);
             [Some(0), served].into_iter().flatten().map(move |version| Self { kind, version })
         };
-        kinds::mcp_kinds().flat_map(versions)
+        ConfigKind::from_mcp().flat_map(versions)
     }
 
     fn url(self) -> String {
@@ -103,7 +103,7 @@ impl McpState {
     pub(super) fn with_remembered(objects: &Collection) -> Self {
         let mut types: BTreeMap<Type, McpCollection> = BTreeMap::new();
         for (key, object) in objects.iter() {
-            if let Some(kind) = StoreKind::find(key) {
+            if let Some(kind) = ConfigKind::find(key) {
                 let collection = types.entry(Type { kind, version: 0 }).or_default();
                 collection.objects.insert(key.clone(), object.clone());
             }
@@ -221,13 +221,13 @@ impl McpState {
         let has_response = |kind| {
             self.types.iter().any(|(one, collection)| one.kind == kind && collection.has_response)
         };
-        kinds::mcp_kinds().all(has_response)
+        ConfigKind::from_mcp().all(has_response)
     }
 
     /// Ends the time for responses: a version without a response on this stream is no longer served
     /// if there was a response for another version of the kind.
     pub(super) fn settle(&mut self) {
-        for kind in kinds::mcp_kinds() {
+        for kind in ConfigKind::from_mcp() {
             let has_response = self
                 .types
                 .iter()
@@ -260,7 +260,7 @@ impl McpState {
     }
 }
 
-fn message(kind: &StoreKind, unusable: &UnusableDocument) -> String {
+fn message(kind: &ConfigKind, unusable: &UnusableDocument) -> String {
     let fact = &unusable.fact;
     match &unusable.key {
         Some(key) => format!("{key}: {fact}; its previous version stays in use"),
@@ -333,7 +333,7 @@ mod tests {
         let mut state = McpState::default();
         let requests: Vec<_> = state.begin().into_iter().map(|one| one.type_url).collect();
         assert_eq!(requests[0], "networking.istio.io/v1/ServiceEntry");
-        let versions = kinds::mcp_kinds().map(|kind| kind.versions.len().min(2));
+        let versions = ConfigKind::from_mcp().map(|kind| kind.versions.len().min(2));
         assert_eq!(requests.len(), versions.sum::<usize>());
         assert!(requests.len() < REQUESTS, "with the reply to a response");
         let two = vec![entry("shop/a", "a.example"), entry("shop/b", "b.example")];
@@ -341,7 +341,7 @@ mod tests {
         assert_eq!((&*reply.version_info, &*reply.response_nonce), ("1", "n1"));
         assert!(reply.error_detail.is_none() && !state.has_all_responses());
         state.take(&response("v1alpha3/WorkloadEntry", "1", vec![])).expect("requested");
-        for kind in kinds::mcp_kinds().skip(2) {
+        for kind in ConfigKind::from_mcp().skip(2) {
             assert!(!state.has_all_responses());
             let version = kind.versions.last().expect("one");
             let type_url = format!("{}/{version}/{}", kind.group, kind.kind);

@@ -4,8 +4,8 @@ use super::super::ObjectName;
 use super::*;
 use strait_kube_client::{InvalidField, NamespacedName};
 
-fn kind(plural: &str) -> &'static StoreKind {
-    kinds::member_kinds().find(|one| one.plural == plural).expect(plural)
+fn kind(plural: &str) -> &'static ConfigKind {
+    ConfigKind::in_members().find(|one| one.plural == plural).expect(plural)
 }
 
 fn event(plural: &str, event: WatchEvent<ReadObject>) -> StoreInput {
@@ -26,7 +26,7 @@ fn list(names: &[&str]) -> WatchEvent<ReadObject> {
 /// Creates an index of a cluster in which only VirtualServices are installed.
 fn index() -> MemberIndex {
     let mut index = MemberIndex::default();
-    for kind in kinds::member_kinds().filter(|kind| kind.plural != "virtualservices") {
+    for kind in ConfigKind::in_members().filter(|kind| kind.plural != "virtualservices") {
         let absent = WatchEvent::Failed(ApiError::NotFound("no such path".to_owned()));
         index.apply(event(kind.plural, absent), Instant::now());
     }
@@ -40,7 +40,7 @@ fn names(index: &MemberIndex) -> Option<Vec<String>> {
 
 #[test]
 fn only_traffic_objects_of_members_apply_and_no_access_policies() {
-    let all: Vec<_> = kinds::member_kinds().map(|one| one.plural).collect();
+    let all: Vec<_> = ConfigKind::in_members().map(|one| one.plural).collect();
     let expected = [
         "destinationrules",
         "envoyfilters",
