@@ -106,6 +106,12 @@ BARS = [
     ("1,000 agents with tokens at once, requests to API servers", r"\d+ agents with tokens: TokenReviews", 0, 0, W1),
     ("CSR to certificate, RSA 2048, 100/s, p99: ms", r"certificates, .*: with the dial p99.*", 50, None, {}),
     ("1,000 proxies move to another control plane, sent to each: kB", r"\d+ proxies move to another .*: wire.*", 10, None, W1),
+    ("100 members of 1,000 exports, all imports: s", r"\d+ members of \d+ exports: all imports.*", 300, None, W1),
+    ("100 members of 1,000 exports: share of a core", r"\d+ members of \d+ exports: server CPU share.*", 1, None, W1),
+    ("100 members of 1,000 exports: writes/s and member", r"\d+ members of \d+ exports: writes/s.*", 20, None, W1),
+    ("exports, nothing changes: writes", r"\d+ members of \d+ exports: writes while.*", 0, 0, FIXED),
+    ("an export in a member: B", r"\d+ members of \d+ exports: B/export.*", 300, None, SLOPE),
+    ("export to import, p99: ms", r"\d+ members of \d+ exports: export to import p99.*", 2000, 500, CHANGES),
     ("an idle agent: MB", r"an idle agent: Rss MB", 12, None, {}),
     # An occasional page of memory is within the noise.
     ("a stalled proxy, growth in a minute: B", r"stalled: growth.*", 4096, 0, STALL | W1),

@@ -49,6 +49,9 @@ struct Arguments {
     /// Generates the same services in all clusters
     #[arg(long)]
     same_names: bool,
+    /// Exports each service (ServiceExport); adds multi-cluster to --apis
+    #[arg(long)]
+    exports: bool,
     /// Generates a pod in the mesh for each endpoint; needed with more than one network
     #[arg(long)]
     pods: bool,
@@ -214,6 +217,8 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
         endpoints: arguments.endpoints.unwrap_or_default(),
         same_names: arguments.same_names,
     });
+    let mut families = BTreeSet::from_iter(arguments.apis);
+    families.extend(arguments.exports.then_some(Family::MultiCluster));
     let world = World::generate(WorldOptions {
         clusters: size.clusters,
         services: size.services,
@@ -226,7 +231,8 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
         encoded: arguments.encoded,
         http2: !arguments.http1,
         system_namespace: arguments.namespace.clone(),
-        families: BTreeSet::from_iter(arguments.apis),
+        families,
+        exports: arguments.exports,
         config_cluster: arguments.config_cluster,
     });
     let world = Arc::new(world.await.map_err(Failure::World)?);

@@ -102,6 +102,15 @@ pub fn headless_service(namespace: &str, name: &str, ports: &[Port]) -> Value {
     service(namespace, name, "None", ports)
 }
 
+/// Returns a ServiceExport of the Service with the same name.
+pub fn service_export(namespace: &str, name: &str) -> Value {
+    json!({
+        "apiVersion": "multicluster.x-k8s.io/v1beta1",
+        "kind": "ServiceExport",
+        "metadata": {"namespace": namespace, "name": name},
+    })
+}
+
 /// Returns an IPv4 slice of a Service, named `slice`.
 pub fn endpoint_slice(
     namespace: &str,

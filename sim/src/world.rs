@@ -70,6 +70,8 @@ pub struct WorldOptions {
     pub system_namespace: String,
     /// APIs in addition to the core, all without objects.
     pub families: BTreeSet<Family>,
+    /// Whether each service has a ServiceExport, which needs [`Family::MultiCluster`].
+    pub exports: bool,
     /// The cluster whose system namespace contains the Secrets of all others. An ID other than `c1`, `c2`
     /// and so on adds an empty cluster.
     pub config_cluster: Option<String>,
@@ -90,6 +92,7 @@ impl Default for WorldOptions {
             http2: true,
             system_namespace: "strait-system".to_owned(),
             families: BTreeSet::new(),
+            exports: false,
             config_cluster: None,
         }
     }
@@ -731,6 +734,9 @@ fn fill(scene: &Arc<Scene>, cluster: usize, store: &Store) -> Result<Vec<Name>, 
     let services: Vec<_> = (0..options.services).map(|i| plan.service(cluster, i)).collect();
     for namespace in services.iter().map(|name| &name.namespace).collect::<BTreeSet<_>>() {
         apply(store, objects::namespace(namespace))?;
+    }
+    for Name { namespace, name } in services.iter().filter(|_| options.exports) {
+        apply(store, objects::service_export(namespace, name))?;
     }
     let store = &mut store.at_once();
     for (i, name) in services.iter().enumerate() {
