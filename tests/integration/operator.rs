@@ -603,23 +603,37 @@ async fn invited_cluster_is_read_through_its_relay_and_keeps_it_when_certificate
         }
         served.until(&get, &["live", "relay"]).await;
     };
-    let before = certificate().expect("stored");
+    let annotations = || {
+        let secret = served.hub.store().get("Secret", "strait-system", "strait-cluster-prod-eu");
+        secret.expect("it exists").value()["metadata"]["annotations"].clone()
+    };
+    let generation = || {
+        let text = annotations()["strait.dev/relay-generation"].clone();
+        text.as_str().and_then(|text| text.parse::<u64>().ok()).expect("a number")
+    };
+    let (first, before) = (generation(), certificate().expect("stored"));
     let (code, text) = served.strait(&["cluster", "rotate", "prod-eu", "prod-eu", "--yes"]).await;
     assert!(code == 64 && text.contains("takes no context"), "{code}: {text}");
     let (code, text) = served.strait(&["cluster", "rotate", "prod-eu", "--yes"]).await;
-    assert!(code == 0 && text.contains("from 1 to 2"), "{code}: {text}");
+    let raised = format!("from {first} to {}", first + 1);
+    assert!(code == 0 && text.contains(&raised), "{code}: {text}");
     renewed(before).await;
 
     // A stolen certificate is refused at once. The relay enrols again by another invitation.
     let before = certificate().expect("stored");
     write("invitation", &invite(&served, &hub).await["invitation"]);
     let (code, text) = served.strait(&["cluster", "rotate", "prod-eu", "--now", "--yes"]).await;
-    assert!(code == 0 && text.contains("from 2 to 3"), "{code}: {text}");
+    let raised = format!("from {} to {}", first + 1, first + 2);
+    assert!(code == 0 && text.contains(&raised), "{code}: {text}");
     renewed(before).await;
-    let secret = served.hub.store().get("Secret", "strait-system", "strait-cluster-prod-eu");
-    let annotations = secret.expect("it exists").value()["metadata"]["annotations"].clone();
-    assert_eq!(annotations["strait.dev/relay-generation"], "3");
-    assert!(annotations["strait.dev/relay-generation-from"].is_null(), "{annotations}");
+    assert_eq!(generation(), first + 2);
+    assert!(annotations()["strait.dev/relay-generation-from"].is_null(), "{}", annotations());
+
+    // A removed cluster that is invited again does not accept earlier certificates.
+    let (code, text) = served.strait(&["cluster", "remove", "prod-eu", "--yes"]).await;
+    assert_eq!(code, 0, "{text}");
+    invite(&served, &hub).await;
+    assert!(generation() > first + 2, "{}", annotations());
 }
 
 #[tokio::test(flavor = "multi_thread")]

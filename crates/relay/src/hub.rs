@@ -7,6 +7,7 @@
 //! - At most [`CONNECTIONS_MAX`] connections per member; a further one is closed before any request.
 //! - Two relays of one member are in one cluster: the UID of `kube-system` is the same.
 
+mod closable;
 mod enrolment;
 mod member;
 mod session;

@@ -118,7 +118,11 @@ async fn write(
             "name": secret_name(id),
             "namespace": namespace,
             "labels": { label: value },
-            "annotations": { RELAY_ANNOTATION: "true", CLUSTER_ID_ANNOTATION: id.as_str() },
+            "annotations": {
+                RELAY_ANNOTATION: "true",
+                CLUSTER_ID_ANNOTATION: id.as_str(),
+                GENERATION_ANNOTATION: first_generation().to_string(),
+            },
         },
         "data": data,
     });
@@ -199,6 +203,13 @@ fn is_host_and_port(text: &str) -> bool {
 fn second_after(wait: Duration) -> Timestamp {
     let wait = SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX);
     (Timestamp::now() + wait).round(jiff::Unit::Second).unwrap_or_default()
+}
+
+/// Returns the first generation of a new Secret: the time in milliseconds, so that it is higher than all generations of an
+/// earlier Secret for the cluster. Otherwise, certificates that were revoked or whose cluster was removed would be accepted
+/// again until they expire.
+fn first_generation() -> u64 {
+    u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(1).max(1)
 }
 
 /// Raises the generation of a relay's certificates. Lower ones are refused after an hour, or at once with `now`.

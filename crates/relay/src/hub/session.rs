@@ -14,7 +14,9 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
+use super::closable::Closable;
 use super::{RelayHub, RelayRefusal};
 use crate::wire::{
     HELLO_PATH, Hello, PING_LIMIT_SECONDS, PING_SECONDS, RENEW_HEADER, REPLICA_HEADER,
@@ -97,6 +99,9 @@ impl RelayHub {
             .keep_alive_while_idle(true)
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW);
+        let closing = CancellationToken::new();
+        let io = Closable::new(io, closing.clone());
+        let _closes_at_the_end = closing.drop_guard();
         let Ok((mut sender, connection)) = builder.handshake(TokioIo::new(io)).await else {
             return SessionEnd::Closed;
         };

@@ -13,6 +13,8 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::hub::{CONNECTIONS_MAX, RelayedMember};
 
+/// A request that the relay does not answer, as a watch that has no news.
+const WATCH_PATH: &str = "/api/v1/services";
 const EXPIRES: SystemTime = SystemTime::UNIX_EPOCH;
 
 fn member(generation: u64) -> RelayedMember {
@@ -71,6 +73,7 @@ async fn answer(
             };
             serde_json::to_string(&hello).expect("JSON")
         }
+        WATCH_PATH => std::future::pending().await,
         "/api/v1/namespaces/kube-system" => format!(r#"{{"metadata":{{"uid":"{uid}"}}}}"#),
         _ => format!(r#"{{"from":"{name}"}}"#),
     };
@@ -125,8 +128,12 @@ async fn until_connected(hub: &RelayHub, count: usize) {
 
 /// Asks the member for something, and returns the relay that answered.
 async fn request(hub: &Arc<RelayHub>) -> Result<String, String> {
-    let request =
-        Request::get("https://relay/api/v1/pods").body(Full::default()).expect("a request");
+    request_of(hub, "/api/v1/pods").await
+}
+
+async fn request_of(hub: &Arc<RelayHub>, path: &str) -> Result<String, String> {
+    let request = Request::get(format!("https://relay{path}")).body(Full::default());
+    let request = request.expect("a request");
     let carrier = hub.carrier(&"west".into());
     let (response, _permit) = carrier.exchange(request).await.map_err(|error| error.to_string())?;
     let body = response.into_body().collect().await.map_err(|error| error.to_string())?;
@@ -246,6 +253,26 @@ async fn connection_ends_when_its_member_or_generation_is_withdrawn() {
         let end = served.await.expect("no panic");
         assert!(matches!(end, SessionEnd::Refused(_)), "{end:?}");
     }
+}
+
+#[tokio::test]
+async fn withdrawn_relay_serves_no_open_watch_any_more() {
+    let hub = hub();
+    let (served, relay) = connect(&hub, 1, "west", "u", "relay-a");
+    until_connected(&hub, 1).await;
+    let watch = tokio::spawn({
+        let hub = Arc::clone(&hub);
+        async move { request_of(&hub, WATCH_PATH).await }
+    });
+    // The relay answers requests in the order of their arrival.
+    assert!(request(&hub).await.is_ok());
+    assert!(!watch.is_finished());
+    hub.permit(BTreeMap::new(), SystemTime::now());
+    assert_eq!(served.await.expect("no panic"), SessionEnd::Revoked);
+    let ends = tokio::time::timeout(Duration::from_secs(10), async { (watch.await, relay.await) });
+    let (watched, connection) = ends.await.expect("the connection is closed");
+    assert!(watched.expect("no panic").is_err());
+    connection.expect("no panic");
 }
 
 #[tokio::test]
