@@ -543,8 +543,16 @@ async fn cluster_is_added_rotated_and_removed() {
     let output = rig.strait(&["cluster", "pause", "nobody", "--yes"]).await;
     assert_eq!(code(&output), 1, "{}", stderr(&output));
 
+    let output = rig.strait(&["cluster", "remove", "prod-eu", "--purge", "hub", "--yes"]).await;
+    assert_eq!(code(&output), 1, "{}", stderr(&output));
+    assert!(stderr(&output).contains("STR0306: context hub is not"), "{}", stderr(&output));
+    let output = rig.strait(&["cluster", "remove", "nobody", "--purge", "prod-eu", "--yes"]).await;
+    assert_eq!(code(&output), 1, "{}", stderr(&output));
+    assert!(stderr(&output).contains("the cluster of member prod-eu"), "{}", stderr(&output));
+    assert!(rig.member("prod-eu").is_some(), "another cluster is not purged");
     let output = rig.strait(&["cluster", "remove", "prod-eu", "--purge", "prod-eu", "--yes"]).await;
     assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(!stderr(&output).contains("check that context"), "{}", stderr(&output));
     assert!(rig.member("prod-eu").is_none());
     assert!(get(&rig.remote, "ClusterRoleBinding", "", "strait-reader").is_none());
     assert!(get(&rig.remote, "Role", "strait-reader", "strait-reader").is_none());

@@ -1,15 +1,20 @@
 //! `strait cluster remove`: deletes the Secret, which ends the membership.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::api::{full_name, holds, is_relayed, path_of};
+use super::api::{ClusterApi, full_name, holds, is_relayed, kubeconfigs, path_of};
 use super::follow::{ChangeMark, Goal, Wait};
 use super::manifests::{self, More, ReaderLevel};
 use super::membership::limits;
 use super::{ClusterChange, done, gateway, istio_service, webhook};
-use crate::cli::failure::{CommandResult, Exit};
+use crate::cli::failure::{CommandFailure, CommandResult, Exit};
+use strait_base::codes;
+use strait_kube_client::Loopback;
 use strait_model::{ClusterId, ImportMode};
+use strait_sources::clusters::kubeconfig;
 use strait_sources::clusters::secret::MODE_ANNOTATION;
 
 /// `strait cluster remove`.
@@ -27,6 +32,60 @@ pub(crate) struct RemoveArgs {
     wait: Wait,
 }
 
+/// Returns whether a context is known to lead to the member, so that no other cluster loses its reader and gateway. `false` if
+/// that cannot be found out, for example because the member's token has expired.
+///
+/// # Errors
+/// If the context leads to another cluster.
+async fn is_cluster_of(
+    remote: &ClusterApi,
+    secrets: &[Value],
+    id: &str,
+) -> Result<bool, CommandFailure> {
+    let access = secrets.iter().find_map(|secret| {
+        let bytes = BASE64.decode(secret["data"][id].as_str()?).ok()?;
+        let access = kubeconfig::parse(&bytes, None, Loopback::Allowed).ok()?;
+        Some((secret, access))
+    });
+    let Some((secret, access)) = access else { return Ok(false) };
+    if access.server == *remote.server() {
+        return Ok(true);
+    }
+    match remote.with_access(&access)?.uid().await {
+        Ok(uid) if uid == remote.uid().await? => Ok(true),
+        Ok(_) => Err(CommandFailure::coded(
+            &codes::IDENTITY_CHANGED,
+            format!(
+                "context {} is not the cluster of secret {}; nothing was changed",
+                remote.context,
+                full_name(secret)
+            ),
+        )
+        .next(format!("strait cluster remove {id} --purge CONTEXT"))),
+        Err(_) => Ok(false),
+    }
+}
+
+/// Refuses a context with the API server of a member with another ID.
+fn refuse_other_member(
+    remote: &ClusterApi,
+    secrets: &[Value],
+    id: &str,
+) -> Result<(), CommandFailure> {
+    for (key, bytes) in secrets.iter().flat_map(kubeconfigs).filter(|(key, _)| key != id) {
+        let access = kubeconfig::parse(&bytes, None, Loopback::Allowed);
+        if access.is_ok_and(|access| access.server == *remote.server()) {
+            let fact = format!(
+                "context {} is the cluster of member {key}; nothing was changed",
+                remote.context
+            );
+            return Err(CommandFailure::coded(&codes::IDENTITY_CHANGED, fact)
+                .next(format!("strait cluster remove {key} --purge {}", remote.context)));
+        }
+    }
+    Ok(())
+}
+
 /// Runs `strait cluster remove`.
 pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
     let id = &args.name;
@@ -36,6 +95,9 @@ pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
         None => None,
     };
     let mut secrets = hub.member_secrets(&args.change.hub.namespace).await?;
+    if let Some(remote) = &remote {
+        refuse_other_member(remote, &secrets, id)?;
+    }
     secrets.retain(|secret| holds(secret, id));
     if secrets.is_empty() && remote.is_none() {
         return Err(args.change.hub.no_member(&hub, id));
@@ -44,6 +106,15 @@ pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
         is_relayed(secret) || secret["data"].as_object().is_none_or(|data| data.len() <= 1)
     };
     let mut plan = String::new();
+    if let Some(remote) = &remote
+        && !secrets.is_empty()
+        && !is_cluster_of(remote, &secrets, id).await?
+    {
+        plan += &format!(
+            "! check that context {} leads to cluster {id}: its credential can't be used from here to compare them\n",
+            remote.context
+        );
+    }
     for secret in &secrets {
         let what = if alone(secret) { "secret" } else { "the cluster's key from secret" };
         plan += &format!("Will remove {what} {} in {}\n", full_name(secret), hub.context);
