@@ -34,10 +34,13 @@ impl ServerPattern {
             return Ok(Self::Range(IpNet::from(address)));
         }
         if text.contains('/') {
-            return text
-                .parse::<IpNet>()
-                .map(|range| Self::Range(range.trunc()))
-                .map_err(|_| format!("{text:?} is not a CIDR (example: 10.8.0.0/16)"));
+            let range = text.parse::<IpNet>();
+            let range =
+                range.map_err(|_| format!("{text:?} is not a CIDR (example: 10.8.0.0/16)"))?;
+            if range.prefix_len() == 0 {
+                return Err(format!("{text:?} would match every server; list the servers"));
+            }
+            return Ok(Self::Range(range.trunc()));
         }
         if text.contains(':') {
             return Err(format!("{text:?} has a port; servers are matched by their host only"));
@@ -127,6 +130,8 @@ mod tests {
     fn server_pattern_with_a_port_or_without_a_name_is_refused() {
         for text in [
             "*",
+            "0.0.0.0/0",
+            "::/0",
             "",
             "*.",
             "**.example",
