@@ -56,6 +56,9 @@ pub(crate) async fn run(args: &ModeArgs, mode: Option<&'static str>) -> CommandR
         ),
     };
     plan += &format!("  cluster {id}: {means}\n");
+    if now == Some("drain") && mode == Some("pause") {
+        plan += "  ! this ends the drain: its endpoints are sent to proxies again\n";
+    }
     let others = secret["data"].as_object().into_iter().flatten();
     let others: Vec<&str> = others
         .map(|(key, _)| key.as_str())
