@@ -124,8 +124,9 @@ impl ExplainArgs {
     }
 }
 
-/// Returns the exit code. Unhealthy means that a ready endpoint is withheld, or that there is no
-/// endpoint to send requests to. If one address was requested, only that endpoint is considered.
+/// Returns the exit code. Unhealthy means that a ready endpoint is withheld or withdrawn, or that
+/// there is no endpoint to send requests to. If one address was requested, only that endpoint is
+/// considered.
 pub(super) fn verdict(answer: &Explanation, address: Option<&str>) -> Exit {
     let endpoints = answer.endpoints.as_slice();
     let withheld = |endpoint: &&ExplainedEndpoint| endpoint.verdict == Verdict::Withheld;
@@ -137,9 +138,13 @@ pub(super) fn verdict(answer: &Explanation, address: Option<&str>) -> Exit {
         None => endpoints.iter().filter(withheld).any(|endpoint| ready(&endpoint)),
     };
     let sent = endpoints.iter().any(|endpoint| !withheld(&endpoint));
-    // A gateway that does not respond is still sent if its network has no other one.
-    let is_dead = |row: &ExplainedCluster| row.code.as_deref() == Some(codes::GATEWAY_DEAD.id);
-    let troubled = troubled || answer.clusters.iter().any(is_dead);
+    // A gateway that does not respond is still sent if its network has no other one. Endpoints of an
+    // unreachable cluster are ready, as far as is known, but withdrawn.
+    let is_trouble = |row: &ExplainedCluster| {
+        let code = row.code.as_deref().unwrap_or_default();
+        [codes::GATEWAY_DEAD.id, codes::CLUSTER_DARK.id].contains(&code)
+    };
+    let troubled = troubled || answer.clusters.iter().any(is_trouble);
     // If the proxy finds endpoints itself, there may be none to show.
     let finds = address.is_none() && endpoints.is_empty() && answer.found.is_some();
     if troubled || !(sent || finds) { Exit::Unhealthy } else { Exit::Fine }

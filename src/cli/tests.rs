@@ -247,6 +247,10 @@ fn explain_is_unhealthy_if_a_ready_endpoint_is_withheld() {
         let answer = serde_json::json!({ "endpoints": endpoints });
         assert_eq!(explain::verdict(&typed(answer.clone()), asked), expected, "{answer}");
     }
+    // Endpoints of an unreachable cluster are withdrawn, although they were ready.
+    let clusters = serde_json::json!([{ "code": strait_base::codes::CLUSTER_DARK.id }]);
+    let partly = serde_json::json!({ "endpoints": [sent()], "clusters": clusters });
+    assert_eq!(explain::verdict(&typed(partly), None), Exit::Unhealthy);
     // A service that the proxy resolves itself needs no endpoints.
     let passed_on = serde_json::json!({ "endpoints": [], "found": "as the client asks (NONE)" });
     let passed_on = typed(passed_on);
