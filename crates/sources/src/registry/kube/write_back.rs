@@ -225,7 +225,7 @@ fn conditions(
     cluster: &ClusterId,
 ) -> Vec<ExportCondition> {
     match service {
-        None => return refused("NoService", "the mesh has no Service with this name"),
+        None => return refused("NoService", "this cluster has no Service with this name"),
         Some(Resolution::Alias(_)) => {
             return refused("InvalidServiceType", "a Service of type ExternalName is not exported");
         }
