@@ -598,7 +598,10 @@ pub(super) fn cluster_id(text: &str) -> Result<ClusterId, CommandFailure> {
     ClusterId::parse(text).map_err(|error| {
         CommandFailure::usage(format!("{text:?} can't be a cluster ID: {error}"))
             .code(codes::CLUSTER_ID_INVALID.id)
-            .next("choose an ID with --name; it is the CLUSTER_ID of the cluster's proxies")
+            .next(
+                "choose another ID (strait cluster add: --name ID); \
+                 it is the CLUSTER_ID of the cluster's proxies",
+            )
     })
 }
 

@@ -115,10 +115,10 @@ impl MemberObject<'_> {
             Some(id) => (id.to_owned(), member),
             None => {
                 let fact = format!(
-                    "Secret {} has none; set the annotation {CLUSTER_ID_ANNOTATION}",
+                    "Secret {} has no cluster ID; set the annotation {CLUSTER_ID_ANNOTATION}",
                     self.secret.name
                 );
-                let refusal = KubeconfigRefusal::new(&codes::ID_MISSING, "cluster ID", fact);
+                let refusal = KubeconfigRefusal::new(&codes::ID_MISSING, "", fact);
                 (self.secret.name.name.to_string(), Err(refusal))
             }
         }
