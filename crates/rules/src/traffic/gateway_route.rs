@@ -7,7 +7,7 @@
 
 mod raw;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -352,8 +352,20 @@ impl RuleReader<'_> {
         if u32::try_from(sum).is_err() {
             self.refuse(&mut rule.refused, path, "the sum of the weights exceeds 4294967295");
         }
+        let mut seen = BTreeSet::new();
         for (at, raw) in raw.filters.into_iter().enumerate() {
-            self.filter(raw, &format!("{path}.filters[{at}]"), &mut rule);
+            let path = format!("{path}.filters[{at}]");
+            let may_repeat = ["RequestMirror", "ExtensionRef"].contains(&&*raw.r#type);
+            if !may_repeat && !seen.insert(raw.r#type.clone()) {
+                let text = format!("the rule repeats {}: only the last one applies", raw.r#type);
+                self.reasons.push(Reason::lost(&codes::ROUTE_PART_LOST, &*path, text));
+            }
+            self.filter(raw, &path, &mut rule);
+        }
+        if sum == 0 && rule.more.redirect.is_none() && !rule.refused {
+            let text = "no backend has a weight above 0; requests are answered with 500";
+            let path = format!("{path}.backendRefs");
+            self.reasons.push(Reason::warning(&codes::ROUTE_PART_LOST, path, text));
         }
         if rule.more.redirect.is_some() {
             // These filters only affect requests that are sent to a destination.
@@ -557,6 +569,11 @@ impl RuleReader<'_> {
             self.reasons.push(Reason::lost(&codes::ROUTE_REFUSED, path, text));
             return Box::default();
         }
+        if sum == 0 {
+            let text = "no backend has a weight above 0; connections are closed";
+            let path = format!("{path}.backendRefs");
+            self.reasons.push(Reason::warning(&codes::ROUTE_PART_LOST, path, text));
+        }
         backends.into()
     }
 
@@ -612,6 +629,7 @@ impl RuleReader<'_> {
                 rule.rewrite = Some(Box::new(rewrite));
             }
             RawFilter { request_mirror: Some(raw), .. } => {
+                self.reasons.extend(raw.share_fault(path));
                 let from_percent = raw.percent.map(|percent| u64::from(percent) * 10_000);
                 let from_fraction = raw.fraction.map(|fraction| {
                     let denominator = u64::from(fraction.denominator.unwrap_or(100)).max(1);
@@ -651,6 +669,11 @@ impl RuleReader<'_> {
                                                  308"
                 ),
             );
+        }
+        if !*refused && raw.is_without_change() {
+            let text = "changes no part of the URL: clients follow it endlessly";
+            let path = format!("{path}.requestRedirect");
+            self.reasons.push(Reason::warning(&codes::ROUTE_PART_LOST, path, text));
         }
         let port = match (raw.port, &raw.scheme) {
             (Some(port), _) => RedirectPort::Number(port),
@@ -739,9 +762,14 @@ impl RuleReader<'_> {
         };
         let set = pairs(self, raw.set);
         let add = pairs(self, raw.add);
-        let remove = raw.remove.iter().map(|name| name.to_ascii_lowercase());
-        let remove = remove.filter(|name| is_header_name(name) && name != "host").map(Arc::from);
-        HeaderEdits { set, add, remove: remove.collect() }
+        let names = raw.remove.iter().map(|name| name.to_ascii_lowercase());
+        let (remove, kept): (Vec<String>, Vec<String>) =
+            names.partition(|name| is_header_name(name) && name != "host");
+        for name in kept {
+            let text = format!("Envoy cannot remove the header {name:?}: it stays");
+            self.reasons.push(Reason::lost(&codes::ROUTE_PART_LOST, path, text));
+        }
+        HeaderEdits { set, add, remove: remove.into_iter().map(Arc::from).collect() }
     }
 }
 

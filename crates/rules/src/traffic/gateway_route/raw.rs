@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
+use crate::traffic::object::Reason;
 use crate::traffic::route::RedirectPath;
+use strait_base::codes;
 use strait_model::mesh_config::WrittenDuration;
 
 #[derive(Deserialize, Default)]
@@ -153,6 +155,14 @@ pub(super) struct RawRedirectFilter {
     pub(super) status_code: Option<u16>,
 }
 
+impl RawRedirectFilter {
+    /// Returns whether the URL stays the same.
+    pub(super) fn is_without_change(&self) -> bool {
+        let Self { scheme, hostname, path, port, status_code: _ } = self;
+        (scheme, hostname, port) == (&None, &None, &None) && path.is_none()
+    }
+}
+
 #[derive(Deserialize, Default)]
 #[serde(default)]
 pub(super) struct RawRewriteFilter {
@@ -191,6 +201,32 @@ pub(super) struct RawMirrorFilter {
     pub(super) backend_ref: RawBackend,
     pub(super) percent: Option<u32>,
     pub(super) fraction: Option<RawFraction>,
+}
+
+impl RawMirrorFilter {
+    /// Returns the reason why the percentage or fraction does not apply as it is written.
+    pub(super) fn share_fault(&self, path: &str) -> Option<Reason> {
+        let is_above_one =
+            |one: &RawFraction| one.numerator > one.denominator.unwrap_or(100).max(1);
+        let bounded = |field, text| {
+            let path = format!("{path}.requestMirror.{field}");
+            Some(Reason::warning(&codes::TRAFFIC_VALUE, path, text))
+        };
+        match (self.percent, &self.fraction) {
+            (Some(_), Some(_)) => {
+                let path = format!("{path}.requestMirror.fraction");
+                let text = "percent is set too and takes precedence";
+                Some(Reason::lost(&codes::TRAFFIC_REPLACED, path, text))
+            }
+            (Some(101..), None) => {
+                bounded("percent", "is more than 100: all requests are mirrored")
+            }
+            (None, Some(fraction)) if is_above_one(fraction) => {
+                bounded("fraction", "is more than 1: all requests are mirrored")
+            }
+            _ => None,
+        }
+    }
 }
 
 #[derive(Deserialize, Default)]

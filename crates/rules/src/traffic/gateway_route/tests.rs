@@ -121,6 +121,45 @@ fn filters_modify_headers_hosts_and_paths() {
 }
 
 #[test]
+fn parts_of_a_rule_without_effect_have_a_reason() {
+    let mirror = |share: &str| {
+        format!(
+            "filters: [{{type: RequestMirror, requestMirror: {{backendRef: {{name: m, port: 80}}, {share}}}}}]"
+        )
+    };
+    let rewrite = |field: &str| format!("{{type: URLRewrite, urlRewrite: {{{field}}}}}");
+    let host =
+        "filters: [{type: RequestHeaderModifier, requestHeaderModifier: {remove: [Host, x]}}]";
+    let both = mirror("percent: 10, fraction: {numerator: 1, denominator: 2}");
+    let all = mirror("percent: 101");
+    let above = mirror("fraction: {numerator: 5, denominator: 2}");
+    let path = rewrite("path: {type: ReplaceFullPath, replaceFullPath: /z}");
+    let twice = format!("filters: [{path}, {}]", rewrite("hostname: b.example"));
+    for (text, code, at) in [
+        (host, &codes::ROUTE_PART_LOST, "filters[0]"),
+        (&both, &codes::TRAFFIC_REPLACED, "filters[0].requestMirror.fraction"),
+        (&all, &codes::TRAFFIC_VALUE, "filters[0].requestMirror.percent"),
+        (&above, &codes::TRAFFIC_VALUE, "filters[0].requestMirror.fraction"),
+        (&twice, &codes::ROUTE_PART_LOST, "filters[1]"),
+    ] {
+        let (_, reasons) = rule(&format!("{{{text}, {BACKEND}}}"));
+        assert_eq!(reasons, [(code, format!("spec.rules[0].{at}"))], "{text}");
+    }
+    for text in ["{backendRefs: []}", "{backendRefs: [{name: web, port: 80, weight: 0}]}"] {
+        let (_, reasons) = rule(text);
+        let path = "spec.rules[0].backendRefs".to_owned();
+        assert_eq!(reasons, [(&codes::ROUTE_PART_LOST, path)], "{text}");
+    }
+    let (endless, reasons) = rule("{filters: [{type: RequestRedirect, requestRedirect: {}}]}");
+    let path = "spec.rules[0].filters[0].requestRedirect".to_owned();
+    assert_eq!(reasons, [(&codes::ROUTE_PART_LOST, path)]);
+    assert!(!endless.refused, "it is a redirect nevertheless");
+    let closed = "{rules: [{backendRefs: [{name: web, port: 80, weight: 0}]}]}";
+    let (_, reasons) = read("TCPRoute", closed);
+    assert_eq!(reasons, [(&codes::ROUTE_PART_LOST, "spec.rules[0].backendRefs".to_owned())]);
+}
+
+#[test]
 fn path_modifier_that_lacks_the_field_of_its_type_refuses_the_rule() {
     for (filter, path) in [
         ("type: URLRewrite, urlRewrite", "urlRewrite.path"),
