@@ -244,3 +244,6 @@ impl PolicyGroups {
         put(&mut self.tunnel, over.tunnel.as_ref());
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -390,8 +390,29 @@ fn failover_without_effect(setting: &LocalitySetting, path: &str) -> Vec<Reason>
 }
 
 impl RawConsistentHash {
+    /// Reports properties and tables in addition to the ones that apply.
+    fn note_alternatives(&self, path: &str, reasons: &mut Vec<Reason>) {
+        let is_named = |name: &Option<String>| name.as_ref().is_some_and(|name| !name.is_empty());
+        let keys = [
+            ("httpHeaderName", is_named(&self.http_header_name)),
+            ("httpCookie", self.http_cookie.as_ref().is_some_and(|one| !one.name.is_empty())),
+            ("useSourceIp", self.use_source_ip == Some(true)),
+            ("httpQueryParameterName", is_named(&self.http_query_parameter_name)),
+        ];
+        let tables = [("ringHash", self.ring_hash.is_some()), ("maglev", self.maglev.is_some())];
+        for alternatives in [&keys[..], &tables] {
+            let mut set = alternatives.iter().filter(|(_, is_set)| *is_set);
+            let Some((first, _)) = set.next() else { continue };
+            reasons.extend(set.map(|(field, _)| {
+                let text = format!("{first} is set too and takes precedence");
+                Reason::lost(&codes::TRAFFIC_REPLACED, format!("{path}.{field}"), text)
+            }));
+        }
+    }
+
     fn read(self, path: &str, reasons: &mut Vec<Reason>) -> Option<ConsistentHash> {
         let path = format!("{path}.consistentHash");
+        self.note_alternatives(&path, reasons);
         let named = |name: Option<String>| name.filter(|name| !name.is_empty());
         let key = if let Some(name) = named(self.http_header_name) {
             if !is_header_name(name.strip_prefix(':').unwrap_or(&name)) {

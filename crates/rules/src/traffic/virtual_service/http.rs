@@ -198,6 +198,12 @@ impl Reader<'_> {
         self.reasons.push(Reason::lost(code, path, text));
     }
 
+    /// Reports a field that has no effect because an alternative to it is set too.
+    fn replaced(&mut self, path: &str, by: &str) {
+        let text = format!("{by} is set too and takes precedence");
+        self.note(&codes::TRAFFIC_REPLACED, path, &text);
+    }
+
     fn lost(&mut self, path: &str, text: &str) {
         self.note(&codes::ROUTE_PART_LOST, path, text);
     }
@@ -353,7 +359,12 @@ impl Reader<'_> {
                 );
             }
             let body = raw.body.and_then(|body| match (body.string, body.bytes) {
-                (Some(text), _) => Some(text.into_bytes()),
+                (Some(text), bytes) => {
+                    if bytes.is_some() {
+                        self.replaced(&format!("{path}.body.bytes"), "string");
+                    }
+                    Some(text.into_bytes())
+                }
                 (None, Some(text)) => STANDARD.decode(&text).ok().or_else(|| {
                     self.lost(
                         &format!("{path}.body.bytes"),
@@ -380,9 +391,7 @@ impl Reader<'_> {
             }
             match &raw.uri_regex_rewrite {
                 Some(_) if !raw.uri.is_empty() => {
-                    let text = "is set in addition to uri, which takes precedence";
-                    let path = format!("{path}.uriRegexRewrite");
-                    self.note(&codes::TRAFFIC_REPLACED, &path, text);
+                    self.replaced(&format!("{path}.uriRegexRewrite"), "uri");
                 }
                 None if raw.uri.is_empty() && raw.authority.is_empty() => {
                     self.lost(&path, "sets neither a path nor a host: nothing is rewritten");
@@ -431,6 +440,9 @@ impl Reader<'_> {
         if !texts.into_iter().all(|text| is_text(text)) {
             self.refuse(refused, path, "contains control characters");
         }
+        if raw.port.is_some() && !raw.derive_port.is_empty() {
+            self.replaced(&format!("{path}.derivePort"), "port");
+        }
         let port = match (raw.port, &*raw.derive_port) {
             (Some(_), _) => self
                 .port(raw.port, &format!("{path}.port"))
@@ -449,8 +461,7 @@ impl Reader<'_> {
         };
         let some = |text: Arc<str>| Some(text).filter(|text| !text.is_empty());
         if !raw.uri.is_empty() && !raw.prefix_rewrite.is_empty() {
-            let text = "is set in addition to uri, which takes precedence";
-            self.note(&codes::TRAFFIC_REPLACED, &format!("{path}.prefixRewrite"), text);
+            self.replaced(&format!("{path}.prefixRewrite"), "uri");
         }
         let path_redirect = match (some(raw.uri), some(raw.prefix_rewrite)) {
             (Some(whole), _) => RedirectPath::Whole(whole),
@@ -526,6 +537,9 @@ impl Reader<'_> {
         });
         let abort = raw.abort.and_then(|raw| {
             let path = format!("{path}.abort");
+            if raw.http_status.is_some() && raw.grpc_status.is_some() {
+                self.replaced(&format!("{path}.grpcStatus"), "httpStatus");
+            }
             let status = match (raw.http_status, raw.grpc_status) {
                 (Some(status), _) => {
                     match u16::try_from(status).ok().filter(|status| (200..600).contains(status)) {
@@ -576,6 +590,7 @@ impl Reader<'_> {
         }
         for (at, raw) in raw.allow_origins.into_iter().enumerate() {
             let path = format!("{path}.allowOrigins[{at}]");
+            self.note_ambiguous(&raw, &path);
             match raw {
                 RawTextMatch { exact: Some(text), .. } if is_text(&text) => {
                     origins.push(TextMatch::Exact(text));

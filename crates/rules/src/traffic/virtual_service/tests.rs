@@ -254,6 +254,16 @@ fn fields_without_an_effect_are_reported() {
         ),
         ("fault: {}", &codes::ROUTE_PART_LOST, "fault"),
         (
+            "fault: {abort: {httpStatus: 500, grpcStatus: OK, percentage: {value: 5}}}",
+            &codes::TRAFFIC_REPLACED,
+            "fault.abort.grpcStatus",
+        ),
+        (
+            "corsPolicy: {allowOrigins: [{exact: b, prefix: c}]}",
+            &codes::ROUTE_PART_LOST,
+            "corsPolicy.allowOrigins[0]",
+        ),
+        (
             "corsPolicy: {allowMethods: [GET, 'NO WAY']}",
             &codes::ROUTE_PART_LOST,
             "corsPolicy.allowMethods[1]",
@@ -282,6 +292,22 @@ fn fields_without_an_effect_are_reported() {
         let path = format!("spec.http[0].{path}");
         assert_eq!(codes_and_paths(&reasons), [(code, path.as_str())], "{more}");
         assert!(!service.http[0].refused, "{more}: it still routes to its destination");
+    }
+}
+
+#[test]
+fn alternatives_in_an_own_answer_are_reported() {
+    for (answer, path) in [
+        ("redirect: {uri: /a, port: 8443, derivePort: FROM_REQUEST_PORT}", "redirect.derivePort"),
+        ("redirect: {uri: /a, prefixRewrite: /b}", "redirect.prefixRewrite"),
+        (
+            "directResponse: {status: 200, body: {string: a, bytes: Yg==}}",
+            "directResponse.body.bytes",
+        ),
+    ] {
+        let (_, reasons) = read(&format!("{{hosts: [a], http: [{{{answer}}}]}}"));
+        let path = format!("spec.http[0].{path}");
+        assert_eq!(codes_and_paths(&reasons), [(&codes::TRAFFIC_REPLACED, path.as_str())]);
     }
 }
 
