@@ -18,7 +18,7 @@ use strait_mesh::push::view::is_exported;
 use strait_model::{ExportTo, Hostname, Namespace, Resolution};
 use strait_rules::traffic::destination_rule::{DestinationRule, RuleClient};
 use strait_rules::traffic::object::ObjectMeta;
-use strait_rules::traffic::policy::TrafficPolicy;
+use strait_rules::traffic::policy::{Algorithm, PolicyGroups, TrafficPolicy};
 use strait_rules::traffic::{HostPattern, Reason, Selection, TrafficObject};
 
 impl ConfigView<'_> {
@@ -56,9 +56,13 @@ impl ConfigView<'_> {
             return found;
         }
         found.reasons.extend(self.ports_of_rule(rule, object));
-        found.reasons.extend(self.empty_subsets(rule, object));
-        found.reasons.extend(self.withheld_subsets(rule, object));
-        found.reasons.extend(self.unplaced(rule));
+        let chosen = self.chosen_by_client(rule, object);
+        if chosen.is_empty() {
+            found.reasons.extend(self.empty_subsets(rule, object));
+            found.reasons.extend(self.withheld_subsets(rule, object));
+            found.reasons.extend(self.unplaced(rule));
+        }
+        found.reasons.extend(chosen);
         found.reasons.extend(self.policy_at_libraries(rule));
         found.proxies = self.clients.count(|namespace, selection| {
             let services = all_seen(self.context, &rule.host, namespace);
@@ -278,6 +282,60 @@ impl ConfigView<'_> {
         let path = "spec.trafficPolicy.loadBalancer.localityLbSetting";
         (is_by_name && rule.policy.as_ref().is_some_and(sets_locality))
             .then(|| Reason::lost(&codes::TRAFFIC_UNSUPPORTED, path, text))
+    }
+
+    /// Reports labels of subsets and settings for the choice of endpoints, if the clients of all
+    /// services of the rule choose the endpoints themselves.
+    fn chosen_by_client(&self, rule: &DestinationRule, object: &Value) -> Vec<Reason> {
+        let policies = rule.policy.iter().map(|policy| (policy, "spec.trafficPolicy".to_owned()));
+        let paths = SubsetPaths::of(object);
+        let of_subsets = rule.subsets.iter().filter_map(|(name, subset)| {
+            Some((subset.policy.as_ref()?, format!("{}.trafficPolicy", paths.path(name))))
+        });
+        let balances = |groups: &PolicyGroups| {
+            let balancing = groups.load_balancer.as_deref();
+            balancing.is_some_and(|one| one.algorithm != Algorithm::Passthrough)
+        };
+        let settings = policies.chain(of_subsets).flat_map(|(policy, path)| {
+            let at_port = |port: &u16| port_path(object, &path, *port);
+            let ports = policy.ports.iter().map(|(port, groups)| (groups, at_port(port)));
+            let all = ports.chain([(&policy.groups, path.clone())]);
+            let set = all.filter(|(groups, _)| balances(groups));
+            set.map(|(_, path)| format!("{path}.loadBalancer")).collect::<Vec<_>>()
+        });
+        let labels = rule.subsets.keys().map(|name| format!("{}.labels", paths.path(name)));
+        let lost: Vec<String> = labels.chain(settings).collect();
+        if lost.is_empty() || !self.is_chosen_by_client(&rule.host) {
+            return Vec::new();
+        }
+        let text = format!(
+            "no effect: clients of {} choose the address of an endpoint themselves (headless, or resolution NONE)",
+            rule.host
+        );
+        let reason = |path| Reason::lost(&codes::TRAFFIC_UNSUPPORTED, path, &text);
+        lost.into_iter().map(reason).collect()
+    }
+
+    /// Returns whether the clients of all services of a host choose the endpoints themselves. A
+    /// gRPC library chooses among the endpoints of a headless service.
+    fn is_chosen_by_client(&self, host: &HostPattern) -> bool {
+        let is_chosen =
+            |service: &Arc<MergedService>| service.primary.resolution.is_chosen_by_client();
+        let is_chosen_by_all = match host {
+            HostPattern::Exact(host) => {
+                let private = self.context.private.get(host.as_str());
+                let private = private.into_iter().flat_map(|all| all.values());
+                let mut all = self.context.services.get(host.as_str()).into_iter().chain(private);
+                all.all(is_chosen)
+            }
+            HostPattern::Under(_) => {
+                let all = self.context.all_services();
+                let mut own =
+                    all.filter(|one| host.contains(&HostPattern::for_service(one.hostname())));
+                own.all(is_chosen)
+            }
+        };
+        is_chosen_by_all && !self.clients.proxies().iter().any(|proxy| proxy.is_proxyless())
     }
 
     /// Reports subsets without endpoints, for a service that has endpoints.
