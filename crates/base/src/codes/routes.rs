@@ -72,4 +72,12 @@ Istio set it to 32768. A proxy with another bootstrap keeps its previous routes.
     ROUTE_PART_LOST = "STR1028", "a part of a rule has no effect",
         "Correct or remove the named field.", "\
 The field is not supported, and ignoring it is harmless. The rest of the rule applies.";
+
+    /// A condition that cannot be met.
+    MATCH_NEVER = "STR1030", "no request meets a condition of a rule",
+        "Correct or remove the named condition.", "\
+Paths begin with a slash and are compared without the query. Methods have capital letters. Hosts contain no
+star, and requests at gateways are for the hosts of the object. Only the proxies of namespaces to which an
+object is exported receive its rules. A match with a condition that no request meets has no effect. The other
+matches of the rule apply.";
 }

@@ -13,8 +13,11 @@ use strait_rules::traffic::virtual_service::VirtualService;
 use strait_rules::traffic::{HostPattern, Reason, TrafficObject};
 
 /// Codes of reasons that prevent a match from ever matching.
-const OF_MATCHES: [&Code; 3] =
-    [&codes::TRAFFIC_PORT, &codes::GATEWAY_UNBOUND, &codes::RULE_PROTOCOL];
+const OF_MATCHES: [&Code; 4] =
+    [&codes::TRAFFIC_PORT, &codes::GATEWAY_UNBOUND, &codes::RULE_PROTOCOL, &codes::MATCH_NEVER];
+/// Fields of a match that can prevent it from matching; the empty field is the entire match.
+const OF_A_MATCH: [&str; 7] =
+    ["", ".port", ".gateways", ".uri", ".method", ".authority", ".sourceNamespace"];
 /// Codes of reasons that remove a setting from a traffic policy.
 const OF_SETTINGS: [&Code; 2] = [&codes::TRAFFIC_PORT, &codes::TRAFFIC_UNSUPPORTED];
 
@@ -71,9 +74,8 @@ pub(super) fn has_none(object: &TrafficObject, stored: &Value, reasons: &[Reason
 fn has_no_rule(service: &VirtualService, stored: &Value, reasons: &[Reason]) -> bool {
     let never = |reason: &&Reason| reason.is_lost && OF_MATCHES.contains(&reason.code);
     let paths: BTreeSet<&str> = reasons.iter().filter(never).map(|reason| &*reason.path).collect();
-    let of_match = |path: &str| {
-        ["", ".port", ".gateways"].iter().any(|end| paths.contains(&*format!("{path}{end}")))
-    };
+    let of_match =
+        |path: &str| OF_A_MATCH.iter().any(|field| paths.contains(&*format!("{path}{field}")));
     let lists = ["http", "tls", "tcp"];
     lists.iter().all(|list| {
         let mut rules = items(stored, &format!("/spec/{list}")).iter().enumerate();

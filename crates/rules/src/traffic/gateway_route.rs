@@ -449,6 +449,15 @@ impl RuleReader<'_> {
             }
             None => {}
         }
+        let of_path = request.path.as_ref().and_then(PathMatch::never).map(str::to_owned);
+        let of_method = more.method.as_ref().and_then(TextMatch::never_as_method);
+        for (field, fact) in [("path", of_path), ("method", of_method)] {
+            let reason = fact.map(|fact| {
+                let text = format!("{fact}; no request matches it");
+                Reason::lost(&codes::MATCH_NEVER, format!("{path}.{field}"), text)
+            });
+            self.reasons.extend(reason);
+        }
         request.headers = self.named(raw.headers, &format!("{path}.headers"), true, refused);
         more.query = self.named(raw.query_params, &format!("{path}.queryParams"), false, refused);
         request.more = more.into();

@@ -267,6 +267,26 @@ pub enum PathMatch {
     Regex(Arc<str>),
 }
 
+impl PathMatch {
+    /// Returns the reason why no request has such a path, if there is one.
+    pub(super) fn never(&self) -> Option<&'static str> {
+        let (text, is_whole) = match self {
+            Self::Exact(text) => (text, true),
+            Self::Prefix(text) | Self::Segments(text) => (text, false),
+            Self::Regex(_) => return None,
+        };
+        // Prefixes of "*" match `OPTIONS *`, and the empty prefix matches everything.
+        let may_begin = text.starts_with('/') || **text == *"*" || (text.is_empty() && !is_whole);
+        if text.contains('?') {
+            Some("contains a query, but paths are compared without it: use queryParams")
+        } else if text.contains('#') {
+            Some("contains a fragment, which clients do not send")
+        } else {
+            (!may_begin).then_some("does not begin with a slash, as every path does")
+        }
+    }
+}
+
 /// A condition on a text.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum TextMatch {
@@ -278,6 +298,29 @@ pub enum TextMatch {
     Regex(Arc<str>),
     /// Present with any value.
     Present,
+}
+
+impl TextMatch {
+    /// Returns the reason why no request has such a method, if there is one.
+    pub(super) fn never_as_method(&self) -> Option<String> {
+        const METHODS: [&str; 9] =
+            ["CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"];
+        let Self::Exact(text) = self else { return None };
+        let upper = text.to_ascii_uppercase();
+        let is_misspelt = upper != **text && METHODS.contains(&&*upper);
+        is_misspelt
+            .then(|| format!("is not a method, because methods are case-sensitive: use {upper}"))
+    }
+
+    /// Returns the reason why no request has such a host, if there is one.
+    pub(super) fn never_as_host(&self) -> Option<&'static str> {
+        match self {
+            Self::Exact(text) | Self::Prefix(text) if text.contains('*') => {
+                Some("contains a star, which is not a wildcard here: use regex")
+            }
+            _ => None,
+        }
+    }
 }
 
 /// A destination of requests or connections.

@@ -8,6 +8,7 @@ mod bound;
 mod claims;
 mod delegation;
 mod http;
+mod never;
 mod raw;
 mod source;
 
@@ -190,6 +191,8 @@ impl VirtualService {
         let http = http.into();
         let more = RareRules { delegates, tls, tcp, lengths }.into();
         let service = Self { meta, origin, hosts, gateways, export_to, http, more };
+        reasons.extend(service.hidden_senders());
+        reasons.extend(service.foreign_authorities());
         Ok((service, reasons))
     }
 

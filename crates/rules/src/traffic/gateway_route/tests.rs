@@ -160,6 +160,18 @@ fn parts_of_a_rule_without_effect_have_a_reason() {
 }
 
 #[test]
+fn conditions_that_no_request_meets_are_reported() {
+    for (condition, field) in
+        [("path: {type: Exact, value: '/a?b'}", "path"), ("method: get", "method")]
+    {
+        let (rule, reasons) = rule(&format!("{{matches: [{{{condition}}}], {BACKEND}}}"));
+        let path = format!("spec.rules[0].matches[0].{field}");
+        assert_eq!(reasons, [(&codes::MATCH_NEVER, path)]);
+        assert!(!rule.matches[0].refused);
+    }
+}
+
+#[test]
 fn path_modifier_that_lacks_the_field_of_its_type_refuses_the_rule() {
     for (filter, path) in [
         ("type: URLRewrite, urlRewrite", "urlRewrite.path"),

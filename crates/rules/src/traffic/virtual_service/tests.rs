@@ -595,6 +595,55 @@ fn condition_with_several_values_is_reported() {
 }
 
 #[test]
+fn conditions_that_no_request_meets_are_reported() {
+    for (condition, field) in [
+        ("uri: {exact: '/a?b=c'}", Some("uri")),
+        ("uri: {prefix: '/a#b'}", Some("uri")),
+        ("uri: {prefix: a}", Some("uri")),
+        ("uri: {exact: ''}", Some("uri")),
+        ("uri: {exact: '*'}", None),
+        ("uri: {regex: '.*[?]'}", None),
+        ("method: {exact: get}", Some("method")),
+        ("method: {exact: own}", None),
+        ("method: {prefix: P}", None),
+        ("authority: {prefix: '*.example'}", Some("authority")),
+        ("authority: {regex: '.*example'}", None),
+        ("sourceNamespace: web", Some("sourceNamespace")),
+        ("sourceNamespace: shop", None),
+    ] {
+        let (_, reasons) = read(&format!(
+            "{{hosts: [a], exportTo: [.], http: [{{match: [{{port: 80, {condition}}}], route: [{{destination: {{host: a}}}}]}}]}}"
+        ));
+        let path = field.map(|field| format!("spec.http[0].match[0].{field}"));
+        let expected: Vec<_> = path.iter().map(|path| (&codes::MATCH_NEVER, &**path)).collect();
+        assert_eq!(codes_and_paths(&reasons), expected, "{condition}");
+        assert!(!reasons.iter().any(Reason::is_fault), "the object applies nevertheless");
+    }
+    for (authority, gateways, is_met) in [
+        ("b.example", "edge/g", false),
+        ("'*.example'", "edge/g", false),
+        ("a.example:8443", "edge/g", true),
+        ("x.c.example", "edge/g", true),
+        ("b.example", "mesh, edge/g", true),
+    ] {
+        let rule = format!(
+            "{{match: [{{authority: {{exact: {authority}}}}}], route: [{{destination: {{host: a}}}}]}}"
+        );
+        let (_, reasons) = read(&format!(
+            "{{hosts: [a.example, '*.c.example'], gateways: [{gateways}], http: [{rule}]}}"
+        ));
+        let path = "spec.http[0].match[0].authority";
+        let expected = if is_met { vec![] } else { vec![(&codes::MATCH_NEVER, path)] };
+        assert_eq!(codes_and_paths(&reasons), expected, "{authority} at {gateways}");
+    }
+    let rule =
+        "match: [{port: 81}, {port: 80, sourceNamespace: web}], route: [{destination: {host: a}}]";
+    let (_, reasons) = read(&format!("{{hosts: [a], exportTo: [., ops], tcp: [{{{rule}}}]}}"));
+    let path = "spec.tcp[0].match[1].sourceNamespace";
+    assert_eq!(codes_and_paths(&reasons), [(&codes::MATCH_NEVER, path)]);
+}
+
+#[test]
 fn retries_without_attempts_are_disabled_and_reported() {
     let (off, reasons) = rule("retries: {attempts: 0}");
     assert_eq!((off.retries.as_ref().map(|one| one.attempts), reasons), (Some(0), Vec::new()));

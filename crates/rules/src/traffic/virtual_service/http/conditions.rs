@@ -12,6 +12,10 @@ impl Reader<'_> {
         let method = text(self, raw.method, "method");
         let authority = text(self, raw.authority, "authority");
         let scheme = text(self, raw.scheme, "scheme");
+        self.never(uri.as_ref().and_then(PathMatch::never), &format!("{path}.uri"));
+        self.never(method.as_ref().and_then(TextMatch::never_as_method), &format!("{path}.method"));
+        let of_host = authority.as_ref().and_then(TextMatch::never_as_host);
+        self.never(of_host, &format!("{path}.authority"));
         let field = format!("{path}.headers");
         let (claims, headers) = divided(raw.headers);
         let claims = self.claims(claims, &field, &mut refused);
@@ -98,6 +102,13 @@ impl Reader<'_> {
         *refused = true;
         let text = format!("{text}; {ABSENT}");
         self.note(&codes::MATCH_REFUSED, path, &text);
+    }
+
+    /// Reports a condition that no request meets, for this reason.
+    fn never(&mut self, fact: Option<impl std::fmt::Display>, path: &str) {
+        if let Some(fact) = fact {
+            self.note(&codes::MATCH_NEVER, path, &format!("{fact}; no request matches it"));
+        }
     }
 
     /// Reports a condition with several values. Only the first applies. API servers reject it, but
