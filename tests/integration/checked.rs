@@ -200,6 +200,38 @@ spec:
 }
 
 #[test]
+fn inbound_port_of_a_patch_is_compared_with_the_services_in_the_files() {
+    let mut web = service("web");
+    web["spec"]["selector"] = json!({ "app": "web" });
+    web["spec"]["ports"][0]["targetPort"] = json!(8080);
+    let filter = |port: u16| {
+        json!({
+            "apiVersion": "networking.istio.io/v1alpha3",
+            "kind": "EnvoyFilter",
+            "metadata": { "namespace": "shop", "name": "ports" },
+            "spec": { "configPatches": [{
+                "applyTo": "NETWORK_FILTER",
+                "match": { "context": "SIDECAR_INBOUND", "listener": {
+                    "portNumber": port,
+                    "filterChain": { "filter": {
+                        "name": "envoy.filters.network.http_connection_manager",
+                    } },
+                } },
+                "patch": { "operation": "MERGE", "value": { "typed_config": {
+                    "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+                    "add_user_agent": true,
+                } } },
+            }] },
+        })
+    };
+    for (port, expected) in [(80, Some(2)), (8080, Some(0)), (9000, Some(0))] {
+        let (code, printed) = checked(&[("web.json", &web), ("filter.json", &filter(port))], &[]);
+        assert_eq!(code, expected, "{port}: {printed}");
+        assert_eq!(printed.contains("port 8080 of the workload"), port == 80, "{printed}");
+    }
+}
+
+#[test]
 fn subset_that_the_rule_in_the_files_lacks_is_reported_without_its_service() {
     let rule = |subset: &str| {
         format!(

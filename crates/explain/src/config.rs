@@ -15,6 +15,7 @@ mod foreign;
 mod gateways;
 mod ingresses;
 mod libraries;
+mod listener_ports;
 mod object_status;
 mod objects;
 mod route_status;
@@ -145,6 +146,8 @@ pub struct ConfigView<'a> {
     workloads: OnceCell<BTreeMap<WorkloadKey, BTreeSet<Hostname>>>,
     /// The services by their addresses.
     address_owners: OnceCell<AddressOwners<'a>>,
+    /// The ports of all services.
+    service_ports: OnceCell<BTreeSet<u16>>,
     /// Cache of whether Gateways have no effect.
     idle_gateways: RefCell<BTreeMap<ObjectMeta, bool>>,
     /// Cache of the namespaces with workloads that a Gateway's selector selects.
@@ -189,6 +192,7 @@ impl<'a> ConfigView<'a> {
             routers: OnceCell::new(),
             workloads: OnceCell::new(),
             address_owners: OnceCell::new(),
+            service_ports: OnceCell::new(),
             idle_gateways: RefCell::default(),
             selected: RefCell::default(),
         }

@@ -25,9 +25,10 @@ of each service: a rule may have 4,096 subsets, for a wildcard host 256. The res
 
     /// Settings for an invalid port.
     TRAFFIC_PORT = "STR1004", "a port number is invalid",
-        "Name a port of the service, from 1 to 65535.", "\
-Settings for a port apply if the service has the port. Settings for an invalid port never apply. The rest of
-the object applies.";
+        "Name a port of the service, or for inbound traffic of the workload (targetPort), from 1 to 65535.", "\
+Settings for a port apply if the service has the port. Inbound listeners have the ports of the workload: a
+Service maps each of its ports to one of them (targetPort). Settings for an invalid port never apply. The
+rest of the object applies.";
 
     /// A known field without support.
     TRAFFIC_UNSUPPORTED = "STR1005", "a field has no effect",

@@ -36,6 +36,8 @@ impl ConfigView<'_> {
         let mut reasons = self.tls_at_mtls(sidecar);
         reasons.extend(self.privileged_ports(sidecar));
         reasons.extend(self.overridden_protocols(sidecar));
+        reasons.extend(self.ingress_at_service_port(sidecar));
+        reasons.extend(self.egress_without_host(sidecar));
         Finding { proxies, reasons, ..Finding::default() }
     }
 
@@ -204,7 +206,8 @@ impl ConfigView<'_> {
             filter.patches(&selection) && all.iter().any(|one| one.meta == *meta)
         };
         let held: Vec<&Proxy> = self.clients.proxies().iter().filter(holds).copied().collect();
-        let reasons = self.unreachable_upstreams(filter, &held);
+        let mut reasons = self.unreachable_upstreams(filter, &held);
+        reasons.extend(self.patches_without_listener(filter, &held));
         Finding { reasons, proxies: held.len(), standing: None }
     }
 

@@ -173,6 +173,12 @@ impl EnvoyFilter {
         self.patches.iter().any(|patch| patch.is_for(selection))
     }
 
+    /// Iterates over the patches for a listener's port. Returns the index, the direction (`None` for
+    /// all), and the port of each.
+    pub fn ports(&self) -> impl Iterator<Item = (usize, Option<PatchPlace>, u16)> {
+        self.patches.iter().filter_map(|patch| Some((patch.index, patch.place, patch.port?)))
+    }
+
     /// Iterates over the proxy matches of the patches.
     fn proxies(&self) -> impl Iterator<Item = &Arc<ProxyMatch>> {
         self.patches.iter().filter_map(|patch| patch.proxies.as_ref())

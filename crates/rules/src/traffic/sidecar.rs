@@ -244,6 +244,17 @@ impl Sidecar {
         })
     }
 
+    /// Iterates over the egress listeners with a port for connections to services. Returns the
+    /// index, the port, whether it carries raw TCP, and the imported hosts of each.
+    pub fn service_ports(
+        &self,
+    ) -> impl Iterator<Item = (usize, u16, bool, impl Iterator<Item = &HostPattern>)> {
+        self.egress.iter().filter(|one| !one.is_proxy()).filter_map(|one| {
+            let is_tcp = one.traffic == EgressTraffic::Bytes;
+            Some((one.index, one.port?, is_tcp, one.imported.iter().map(|import| &import.host)))
+        })
+    }
+
     /// Iterates over the listeners for HTTP proxy requests, each with its port.
     fn proxies(&self) -> impl Iterator<Item = (u16, &EgressListener)> {
         let all = self.egress.iter().filter(|one| one.is_proxy());
