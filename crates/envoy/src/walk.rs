@@ -36,8 +36,8 @@ use strait_base::codes;
 use strait_mesh::aggregate::MergedService;
 use strait_mesh::push::addresses::{ListenAddresses, proxied_addresses};
 use strait_mesh::push::ingress::IngressOutline;
-use strait_mesh::push::proxy::inbound_targets;
-use strait_model::{Hostname, Resolution};
+use strait_mesh::push::proxy::{inbound_targets, target_port};
+use strait_model::{Hostname, Resolution, Service};
 use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
 use strait_proto::envoy::envoy::config::endpoint::v3 as endpoint;
 use strait_proto::envoy::envoy::config::listener::v3 as listener;
@@ -167,7 +167,8 @@ impl ProxyConfig<'_> {
                 self.inputs.proxy.namespace(),
             );
             let targets = inbound_targets(self.inputs.context, self.inputs.proxy, &served);
-            let target = targets.iter().find(|one| one.port.number == request.port);
+            let own = self.workload_port(&served, request.port);
+            let target = targets.iter().find(|one| one.target == own);
             let apart =
                 target.and_then(|target| apart_name(target, self.inputs.proxy.interception));
             own_port = target.filter(|_| apart.is_some()).map(|target| target.target);
@@ -233,9 +234,7 @@ impl ProxyConfig<'_> {
                 &self.inputs.proxy.cluster,
                 self.inputs.proxy.namespace(),
             );
-            let targets = inbound_targets(self.inputs.context, self.inputs.proxy, &served);
-            let target = targets.iter().find(|one| one.port.number == request.port);
-            connection.port = target.map_or(request.port, |target| target.target);
+            connection.port = self.workload_port(&served, request.port);
             if direction == RequestDirection::InByMtls {
                 (connection.is_tls, connection.protocols) = (true, &["istio"]);
             }
@@ -275,6 +274,11 @@ impl ProxyConfig<'_> {
             _ => return,
         };
         self.routed(&table, request, &class, &addresses, walk);
+    }
+
+    /// Returns the port of the workload at which a request to the port of a service arrives.
+    fn workload_port(&self, served: &[Arc<Service>], port: u16) -> u16 {
+        target_port(self.inputs.context, self.inputs.proxy, served, port).unwrap_or(port)
     }
 
     /// Returns the reason why no listener accepts a request. `own` is the port on which the proxy
