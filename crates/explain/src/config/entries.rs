@@ -1,6 +1,7 @@
 //! Status of ServiceEntries and WorkloadEntries.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -10,7 +11,8 @@ use super::objects::items;
 use super::{ConfigView, Finding, state_of};
 use crate::standing::{ConfigReason, ConfigState, ObjectStanding};
 use strait_base::codes;
-use strait_model::{Hostname, ISTIO_NETWORKING, ObjectKey, WorkloadKey};
+use strait_model::{Hostname, ISTIO_NETWORKING, Labels, Namespace, ObjectKey, WorkloadKey};
+use strait_rules::traffic::Reason;
 
 impl ConfigView<'_> {
     /// Returns the status of an entry. Returns `None` if the object is not an entry.
@@ -33,7 +35,7 @@ impl ConfigView<'_> {
         let (mut state, used) = if is_service {
             self.service_entry(key, object, is_refused)
         } else {
-            self.workload_entry(key)
+            self.workload_entry(key, object)
         };
         if is_refused {
             state.reasons.clear();
@@ -84,7 +86,7 @@ impl ConfigView<'_> {
     ) -> (ConfigState, bool) {
         let hosts = items(object, "/spec/hosts").iter().filter_map(Value::as_str);
         let hosts: Vec<String> = hosts.map(str::to_ascii_lowercase).collect();
-        let is_of = |host: &String, namespace: &strait_model::Namespace| {
+        let is_of = |host: &String, namespace: &Namespace| {
             seen(self.context, host, namespace).is_some_and(|service| {
                 service
                     .by_cluster
@@ -96,11 +98,47 @@ impl ConfigView<'_> {
         let proxies =
             self.clients.count(|namespace, _| hosts.iter().any(|host| is_of(host, namespace)));
         let proxies = if is_refused && hosts.is_empty() { 0 } else { proxies };
-        let found = Finding { proxies, ..Finding::default() };
+        let reasons = self.unselected_endpoints(key, object).into_iter().collect();
+        let found = Finding { proxies, reasons, ..Finding::default() };
         (state_of(key, ObjectStanding::InForce, found), true)
     }
 
-    fn workload_entry(&self, key: &ObjectKey) -> (ConfigState, bool) {
+    /// Reports a selector of a ServiceEntry that selects no workload.
+    fn unselected_endpoints(&self, key: &ObjectKey, object: &Value) -> Option<Reason> {
+        let labels = object.pointer("/spec/workloadSelector/labels")?;
+        let labels = labels.as_object().filter(|labels| !labels.is_empty())?;
+        let pairs = labels.iter().map(|(name, value)| {
+            (Arc::from(&**name), Arc::from(value.as_str().unwrap_or_default()))
+        });
+        let is_none = self.services_known
+            && !self.is_carried(&Labels::from_iter(pairs), &Namespace::from(&*key.namespace));
+        let text = "no known workload has these labels, so the service has no endpoints";
+        let path = "spec.workloadSelector";
+        is_none.then(|| Reason::warning(&codes::SELECTOR_UNUSED, path, text))
+    }
+
+    /// Reports ports of a WorkloadEntry that none of its services has.
+    fn unnamed_ports(&self, object: &Value, using: &BTreeSet<Hostname>) -> Vec<Reason> {
+        let Some(ports) = object.pointer("/spec/ports").and_then(Value::as_object) else {
+            return Vec::new();
+        };
+        let services = using.iter().flat_map(|host| {
+            let private = self.context.private.get(host.as_str());
+            let private = private.into_iter().flat_map(|all| all.values());
+            self.context.services.get(host.as_str()).into_iter().chain(private)
+        });
+        let has: BTreeSet<&str> =
+            services.flat_map(|one| one.ports().map(|port| &*port.name)).collect();
+        let listed = has.iter().copied().collect::<Vec<_>>().join(", ");
+        let reason = |name: &String| {
+            let text =
+                format!("no service of the endpoint has a port {name:?}, they have {listed}");
+            Reason::lost(&codes::TRAFFIC_PORT, format!("spec.ports.{name}"), text)
+        };
+        ports.keys().filter(|name| !has.contains(name.as_str())).map(reason).collect()
+    }
+
+    fn workload_entry(&self, key: &ObjectKey, object: &Value) -> (ConfigState, bool) {
         let name = WorkloadKey::new(&*key.namespace, &*key.name);
         let using = self.workloads.get_or_init(|| self.used_workloads()).get(&name);
         let Some(using) = using else {
@@ -112,8 +150,13 @@ impl ConfigView<'_> {
             let mut hosts = using.iter();
             hosts.any(|host| seen(self.context, host.as_str(), namespace).is_some())
         });
-        let found = Finding { proxies, ..Finding::default() };
-        (state_of(key, ObjectStanding::InForce, found), true)
+        let reasons = self.unnamed_ports(object, using);
+        let standing = match reasons.is_empty() {
+            true => ObjectStanding::InForce,
+            false => ObjectStanding::Partly,
+        };
+        let found = Finding { proxies, reasons, ..Finding::default() };
+        (state_of(key, standing, found), true)
     }
 
     /// Returns the workloads that are endpoints of services from entries, with these services.
