@@ -252,6 +252,30 @@ fn subset_that_the_rule_in_the_files_lacks_is_reported_without_its_service() {
 }
 
 #[test]
+fn port_that_the_service_in_the_files_lacks_is_reported() {
+    let web = service("web");
+    let matching = |port: u16, hosts: Value| {
+        let route = json!([{ "destination": { "host": "web" } }]);
+        let mut object = virtual_service("web", "web", "web");
+        let rule = |matches: Value| json!({ "match": matches, "route": route });
+        object["spec"] = json!({
+            "hosts": hosts,
+            "http": [rule(json!([{ "port": port }])), rule(json!([{ "port": 80 }]))],
+        });
+        object
+    };
+    let [other, own] = [81, 80].map(|port| matching(port, json!(["web"])));
+    let (code, printed) = checked(&[("web.json", &web), ("vs.json", &other)], &[]);
+    assert_eq!(code, Some(2), "{printed}");
+    assert!(printed.contains("STR1004") && printed.contains("spec.http[0].match[0].port"));
+    let (code, printed) = checked(&[("web.json", &web), ("vs.json", &own)], &[]);
+    assert_eq!(code, Some(0), "{printed}");
+    let unknown = matching(81, json!(["web", "other"]));
+    let (code, printed) = checked(&[("web.json", &web), ("vs.json", &unknown)], &[]);
+    assert_eq!(code, Some(0), "the service of the other host may have the port: {printed}");
+}
+
+#[test]
 fn junit_file_names_objects_without_effect_and_files_that_cannot_be_read() {
     let bad = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: bad, namespace: shop}\n\
         spec: {hosts: [web], http: [{timeout: soon, route: [{destination: {host: web}}]}]}\n";

@@ -146,7 +146,7 @@ impl ConfigView<'_> {
             found.standing = Some(ObjectStanding::Unused);
             return found;
         }
-        if self.services_known {
+        if self.services_known || (!protocols.is_unknown && self.knows_gateways_of(service)) {
             let ports = &protocols.requests | &protocols.connections;
             found.reasons.extend(self.unknown_ports(service, ports));
         }
