@@ -201,6 +201,8 @@ pub struct Plan {
     pub idle: Vec<Idle>,
     /// Why the current Secret of a running cluster is not used; the cluster continues unchanged.
     pub unused_secrets: BTreeMap<ClusterId, KubeconfigRefusal>,
+    /// The position of the Secret that holds each cluster among all Secrets, the oldest first.
+    pub ages: BTreeMap<ClusterId, usize>,
     /// The latest time of the next plan.
     pub next_change: Option<Instant>,
 }
@@ -208,6 +210,8 @@ pub struct Plan {
 /// A Secret's claim to a cluster ID.
 struct IdClaim<'a> {
     secret: &'a MemberSecret,
+    /// The position of the Secret among all Secrets, the oldest first.
+    age: usize,
     member: &'a Result<Box<MemberSpec>, KubeconfigRefusal>,
 }
 
@@ -226,7 +230,7 @@ pub fn plan(
     let grace_period = |id: &ClusterId| if has_data(id) { grace } else { Duration::ZERO };
     let mut plan = Plan::default();
     let mut claims: BTreeMap<&ClusterId, Vec<IdClaim<'_>>> = BTreeMap::new();
-    for secret in sort_by_age(secrets) {
+    for (age, secret) in sort_by_age(secrets).into_iter().enumerate() {
         for (key, refusal) in &secret.invalid_keys {
             plan.refuse(secret, key, refusal.clone());
         }
@@ -236,7 +240,7 @@ pub fn plan(
                 let refusal = KubeconfigRefusal::new(&codes::ID_OF_CONFIG_CLUSTER, "", fact);
                 plan.refuse(secret, id.as_str(), refusal);
             } else {
-                claims.entry(id).or_default().push(IdClaim { secret, member });
+                claims.entry(id).or_default().push(IdClaim { secret, age, member });
             }
         }
     }
@@ -291,11 +295,14 @@ impl Plan {
             (usable, holder) => usable.or(holder),
         };
         let winning = winner.and_then(|winner| claims.get(winner));
+        if let Some(winning) = winning {
+            self.ages.insert(id.clone(), winning.age);
+        }
         match winning {
-            Some(IdClaim { secret, member: Ok(member) }) => {
+            Some(IdClaim { secret, member: Ok(member), .. }) => {
                 self.hold(id, secret, member, running);
             }
-            Some(IdClaim { secret, member: Err(refusal) }) => {
+            Some(IdClaim { secret, member: Err(refusal), .. }) => {
                 self.unused_secrets.insert(id.clone(), refusal.clone());
                 // The access stays; the other settings of the operator apply.
                 if let (Some(cluster), Some(settings)) = (running, &secret.settings) {
@@ -318,7 +325,7 @@ impl Plan {
                     key: id.to_string(),
                     network: member.network.clone(),
                     trust_domain: member.trust_domain.clone(),
-                    refusal: standby(winner.secret),
+                    refusal: standby(winner.secret, claim.secret),
                 }),
                 (Err(refusal), _) => self.refuse(claim.secret, id.as_str(), refusal.clone()),
                 // Without a winner, no claim is usable.
@@ -402,16 +409,21 @@ impl Plan {
 }
 
 /// Returns the refusal of a usable claim that lost: the winner is older.
-fn standby(winner: &MemberSecret) -> KubeconfigRefusal {
-    let age = match winner.created {
-        Some(created) => format!("older, since {created}"),
-        None => "first by name".to_owned(),
-    };
+fn standby(winner: &MemberSecret, loser: &MemberSecret) -> KubeconfigRefusal {
     let fact = format!(
-        "Secret {} holds the ID ({age}); this Secret takes over when that one is deleted",
-        winner.name
+        "Secret {} holds the ID ({}); this Secret takes over when that one is deleted",
+        winner.name,
+        precedence(winner, loser)
     );
     KubeconfigRefusal::new(&codes::ID_TAKEN, "", fact)
+}
+
+/// Returns why the Secret `winner` takes precedence over the Secret `loser`.
+pub(super) fn precedence(winner: &MemberSecret, loser: &MemberSecret) -> String {
+    match winner.created {
+        Some(created) if loser.created != Some(created) => format!("older, since {created}"),
+        _ => "first by name".to_owned(),
+    }
 }
 
 impl PlannedMembers {

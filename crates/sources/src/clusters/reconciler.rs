@@ -13,6 +13,7 @@ mod credential_swap;
 mod member;
 mod member_run;
 mod publish;
+mod same_cluster;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -303,8 +304,11 @@ impl Reconciler {
         if self.fresh_until.take_if(|by| *by <= now).is_some() {
             look = MembersToCheck::All;
         }
-        let ids = self.members_to_check(look, now);
+        let mut ids = self.members_to_check(look, now);
         self.tend(&ids, now).await;
+        let superseded = self.withdraw_superseded().await;
+        self.tend(&superseded, now).await;
+        ids.extend(superseded);
         self.publish(&ids, look, now);
     }
 
@@ -511,8 +515,8 @@ impl Reconciler {
             }
             let expected = self.expected_cluster(id, cluster);
             let stale_after = self.context.config.stale_after;
-            let same_uid_as = |uid: &str| self.same_uid_as(uid, expected.pinned == Some(uid));
-            member.advance(&expected, same_uid_as, stale_after, now);
+            let same_cluster = |uid: &str| self.preceding_member(id, uid);
+            member.advance(&expected, same_cluster, stale_after, now);
             self.members.insert(id.clone(), member);
         }
     }
@@ -708,18 +712,6 @@ impl Reconciler {
             object: object.and_then(|(object, _)| object.uid.clone()),
             access: cluster.and_then(PlannedCluster::access),
         }
-    }
-
-    /// Returns another member that is the cluster with this UID. Clusters restored from one etcd
-    /// snapshot share a UID: if the Secret `is_pinned` to it, members whose Secrets are pinned to
-    /// it too are other clusters. The config cluster has no Secret and counts as pinned.
-    fn same_uid_as(&self, uid: &str, is_pinned: bool) -> Option<&ClusterId> {
-        let is_other = |id: &ClusterId| {
-            let cluster = self.running.clusters.get(id);
-            is_pinned && cluster.is_none_or(|cluster| cluster.uid.as_deref() == Some(uid))
-        };
-        let mut same = self.members.iter().filter(|(_, member)| member.uid.as_deref() == Some(uid));
-        same.find(|(id, _)| !is_other(id)).map(|(id, _)| id)
     }
 }
 

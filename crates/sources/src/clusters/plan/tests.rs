@@ -200,9 +200,29 @@ fn older_secret_holds_an_id_and_the_other_takes_over_after_its_deletion() {
 #[test]
 fn equal_and_unknown_ages_are_decided_by_name() {
     let same = [secret("b", 5, &["east=1"]), secret("a", 5, &["east=2"])];
-    assert_eq!(World::new().at(0, &same), ["add east from a"]);
+    let mut world = World::new();
+    assert_eq!(world.at(0, &same), ["add east from a"]);
+    assert!(world.plan.idle[0].refusal.fact.contains("holds the ID (first by name)"));
     let unknown = [secret("b", 5, &["east=1"]), secret("a", 0, &["east=2"])];
     assert_eq!(World::new().at(0, &unknown), ["add east from b"]);
+}
+
+#[test]
+fn clusters_are_ordered_by_the_age_of_the_secrets_that_hold_them() {
+    let mut world = World::new();
+    let first = [secret("z", 3, &["east=1"]), secret("b", 5, &["west=2"])];
+    world.at(0, &first);
+    let ages = |world: &World| {
+        let mut ages: Vec<_> = world.plan.ages.iter().map(|(id, age)| (*age, id)).collect();
+        ages.sort();
+        ages.into_iter().map(|(_, id)| id.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(ages(&world), ["east", "west"]);
+    // The age of the present Secret counts, not that of an earlier one.
+    world.at(1, &[secret("z", 9, &["east=1"]), secret("b", 5, &["west=2"])]);
+    assert_eq!(ages(&world), ["west", "east"]);
+    world.at(2, &[secret("z", 9, &["east=1"])]);
+    assert_eq!(ages(&world), ["east"], "no Secret holds the other");
 }
 
 #[test]

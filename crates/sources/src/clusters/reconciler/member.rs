@@ -245,10 +245,12 @@ impl Member {
 
     /// Opens the gates of runs that may report, and lets a run that has reported take over.
     /// `stale_after` is the time without contact after which the member is stale.
-    pub(super) fn advance<'a>(
+    /// `same_cluster` describes the member that is the cluster with a UID and takes precedence over
+    /// this one.
+    pub(super) fn advance(
         &mut self,
         expected: &ExpectedCluster<'_>,
-        same_uid_as: impl Fn(&str) -> Option<&'a ClusterId>,
+        same_cluster: impl Fn(&str) -> Option<String>,
         stale_after: Duration,
         now: Instant,
     ) {
@@ -276,9 +278,9 @@ impl Member {
             let (was, found_by) = (self.uid.as_deref(), self.found_by.as_ref());
             barred = uid.as_deref().and_then(|is| {
                 expected.refusal(was, found_by, is).or_else(|| {
-                    let duplicate = same_uid_as(is)?;
+                    let member = same_cluster(is)?;
                     let fact = format!(
-                        "the cluster is a member already, as {duplicate} (UID {is}); if these are two clusters of one etcd snapshot, annotate both Secrets with strait.dev/cluster-uid={is}"
+                        "the cluster is a member already, as {member} (UID {is}); if these are two clusters of one etcd snapshot, annotate both Secrets with strait.dev/cluster-uid={is}"
                     );
                     Some(KubeconfigRefusal::new(&codes::SAME_CLUSTER_TWICE, "", fact))
                 })

@@ -799,7 +799,7 @@ async fn clusters_of_one_snapshot_are_members_once_both_secrets_pin_their_uid() 
     world.secrets(&[("a", &["east=good-1uid-x"]), ("b", &["west=good-2uid-x"])]);
     let advice = "annotate both Secrets with strait.dev/cluster-uid=x";
     let conflict = format!(
-        "west conflict b: STR0220: the cluster is a member already, as east (UID x); if these are two clusters of one etcd snapshot, {advice}"
+        "west conflict b: STR0220: the cluster is a member already, as east of Secret strait-system/a, which is first by name (UID x); if these are two clusters of one etcd snapshot, {advice}"
     );
     world.until(&["east live", &conflict]).await;
     let pin = "strait.dev/cluster-uid=x";

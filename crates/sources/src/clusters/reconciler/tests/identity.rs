@@ -122,3 +122,30 @@ async fn new_secret_is_followed_after_a_restart() {
         assert_eq!((uid, followed), expected, "{found_by:?}");
     }
 }
+
+#[tokio::test]
+async fn older_secret_wins_whichever_cluster_answers_first() {
+    let both: &[(&str, &[&str])] = &[("a", &["west=slow-1uid-x"]), ("b", &["east=good-2uid-x"])];
+    let mut world = World::new(Setup { grace: LIMIT * 100, ..Setup::default() });
+    world.secrets(both);
+    world.until(&["east live b", "west syncing a"]).await;
+    assert_eq!(world.received(), ["+east"]);
+    world.release("slow-1uid-x");
+    let conflict = "east conflict b: STR0220: the cluster is a member already, as west of Secret \
+                    strait-system/a, which is first by name";
+    world.until(&[conflict, "west live a"]).await;
+    assert_eq!(world.received(), ["+west", "-east"], "the older one delivers first");
+    world.secrets(&[("b", &["east=good-2uid-x"])]);
+    world.until(&["east live b", "west draining a"]).await;
+    assert_eq!(world.received(), ["+east", "-west"]);
+}
+
+#[tokio::test]
+async fn removed_pins_leave_the_cluster_to_the_older_secret() {
+    let pin = "strait.dev/cluster-uid=x";
+    let mut world = World::new(Setup::default());
+    world.secrets(&[("a", &["west=good-1uid-x", pin]), ("b", &["east=good-2uid-x", pin])]);
+    world.until(&["east live b", "west live a"]).await;
+    world.secrets(&[("a", &["west=good-1uid-x"]), ("b", &["east=good-2uid-x", pin])]);
+    world.until(&["east conflict b: STR0220", "west live a"]).await;
+}
