@@ -13,7 +13,8 @@
 //! A later shard therefore only adds ports and endpoints and does not change the values of earlier
 //! shards. If a proxy's cluster has the service, the proxy uses the port protocols of that cluster.
 //!
-//! If a later shard differs in a field that the first shard decides, a conflict is recorded. A
+//! If a later shard differs in a field that the first shard decides, a conflict is recorded. Under a
+//! name of the set, clusters that only import the service are not compared. A
 //! shard whose object is in a different namespace than the first shard's object is ignored, which
 //! is also recorded. Otherwise, write access to one namespace would be enough to take over part of
 //! another namespace's traffic.
@@ -402,7 +403,7 @@ impl ShardEndpoints {
     /// Assigns the networks of a shard's endpoints: once per network label, unless the addresses
     /// decide.
     fn new(
-        MergedRecord { key, record, system_label, elsewhere }: &MergedRecord<'_>,
+        MergedRecord { key, record, system_label, elsewhere, .. }: &MergedRecord<'_>,
         place: &dyn AssignNetwork,
     ) -> Self {
         // An entry is written by an operator, so it is not a claim of a cluster.
@@ -593,6 +594,9 @@ pub(super) struct MergedRecord<'a> {
     pub(super) system_label: Option<&'a NetworkId>,
     /// The networks of endpoints that are pods of other clusters, by address.
     pub(super) elsewhere: Option<&'a BTreeMap<IpAddr, NetworkId>>,
+    /// Whether a difference from the first shard is a conflict. Under a name of the set, only exports
+    /// are compared.
+    pub(super) is_compared: bool,
 }
 
 pub(super) fn merge<'a>(
@@ -625,6 +629,7 @@ pub(super) fn merge<'a>(
     let mut overruled = Vec::new();
     for (refused, merged_record) in records {
         let MergedRecord { key, record, .. } = merged_record;
+        let is_compared = merged_record.is_compared && !(refused && host.is_of_set());
         let service = &record.service;
         debug_assert!(host.as_str().starts_with(service.hostname.as_str()));
         let is_in_other_namespace =
@@ -654,8 +659,10 @@ pub(super) fn merge<'a>(
         }
         let sharing = place.sharing(key, service);
         merged.is_cluster_local |= sharing.is_local;
-        for field in differences(&merged.primary, service) {
-            ports.lost(field, None, &key.cluster);
+        if is_compared {
+            for field in differences(&merged.primary, service) {
+                ports.lost(field, None, &key.cluster);
+            }
         }
         // An entry adds no ports to a service that a cluster has.
         let has_same_provider =
@@ -664,7 +671,7 @@ pub(super) fn merge<'a>(
             && has_same_provider
             && !sharing.is_local
             && !matches!(service.resolution, Resolution::Alias(_));
-        ports.add(key, service, is_for_all);
+        ports.add(key, service, (is_for_all, is_compared));
         by_cluster.push((key.cluster.clone(), Arc::clone(service)));
         let kinds = record.endpoints.kinds().iter();
         merged.may_accept_mtls |= !service.service_accounts.is_empty()

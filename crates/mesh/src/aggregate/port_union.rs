@@ -40,8 +40,14 @@ impl<'a> PortUnion<'a> {
         self.lost.entry((field, winner)).or_default().insert(loser);
     }
 
-    /// Adds the ports of a shard. Ports that are not for all proxies are compared, but not added.
-    pub(super) fn add(&mut self, key: &'a ShardKey, service: &'a Service, is_for_all: bool) {
+    /// Adds the ports of a shard. Ports that are not for all proxies are not added. Differences are
+    /// conflicts if the shard is compared.
+    pub(super) fn add(
+        &mut self,
+        key: &'a ShardKey,
+        service: &'a Service,
+        (is_for_all, is_compared): (bool, bool),
+    ) {
         let cluster = &key.cluster;
         let Some(first_count) = self.first_count else {
             self.first_count = Some(service.ports.len());
@@ -56,8 +62,9 @@ impl<'a> PortUnion<'a> {
         let is_missing = |(_, port): &(&ShardKey, &Port)| {
             !service.ports.iter().any(|one| is_same_number(one, port))
         };
-        if service.ports.iter().any(|port| !contains_number(port, first_count))
-            || first_count.iter().any(is_missing)
+        if is_compared
+            && (service.ports.iter().any(|port| !contains_number(port, first_count))
+                || first_count.iter().any(is_missing))
         {
             self.lost("ports", None, cluster);
         }
@@ -65,7 +72,9 @@ impl<'a> PortUnion<'a> {
             let existing = self.union.iter().find(|(_, one)| is_same_number(one, port)).copied();
             match existing {
                 Some((first_key, existing)) => {
-                    if (&existing.name, existing.protocol) != (&port.name, port.protocol) {
+                    if is_compared
+                        && (&existing.name, existing.protocol) != (&port.name, port.protocol)
+                    {
                         self.lost("ports", Some(&first_key.cluster), cluster);
                     }
                     if existing.protocol != port.protocol {

@@ -8,13 +8,14 @@ use imbl::ordset::DiffItem;
 
 use super::assign::AssignNetwork;
 use super::elsewhere::{ClusterPods, NamelessEndpoints, PodsByAddress, ResolvedEndpoints};
+use super::export_order::ExportOrder;
 use super::merge::{MergedRecord, MergedService, merge};
 use strait_model::registry::{
     Contents, Epoch, Provider, RegistryUpdate, ServiceRecord, ShardChange, ShardKey,
 };
 use strait_model::{
-    ClusterExports, ClusterFacts, ClusterId, Hostname, KnownClusters, NetworkId, Seniority,
-    Service, WorkloadKey, Workloads, repack,
+    CLUSTERSET, ClusterExports, ClusterFacts, ClusterId, Definition, ExportedService, Hostname,
+    KnownClusters, NetworkId, Seniority, Service, WorkloadKey, Workloads, repack,
 };
 
 /// All shards.
@@ -128,6 +129,7 @@ impl Aggregate {
     pub fn apply(&mut self, update: RegistryUpdate) -> AggregateChanges {
         let RegistryUpdate { shard: key, epoch, change } = update;
         let mut touched = AggregateChanges::default();
+        let exports = self.shards.get(&key).map(|shard| shard.facts.exports.clone());
         match change {
             ShardChange::Removed => {
                 if let Some(shard) = self.shards.remove(&key) {
@@ -193,7 +195,26 @@ impl Aggregate {
                 }
             }
         }
+        if touched.exports.contains(&key.cluster) {
+            let hosts = self.reordered_names(&key, &exports.unwrap_or_default());
+            touched.hosts.extend(hosts);
+        }
         touched
+    }
+
+    /// Returns the names of the set whose merging order may differ because exports or imports of the
+    /// shard's cluster differ from `before`.
+    fn reordered_names(&self, key: &ShardKey, before: &ClusterExports) -> Vec<Hostname> {
+        let none = ClusterExports::default();
+        let now = self.shards.get(key).map_or(&none, |shard| &shard.facts.exports);
+        let exports = before.exports.diff(&now.exports).map(|item| changed_key(&item));
+        let imports = before.imports.diff(&now.imports).map(|item| changed_key(&item));
+        let names = exports.chain(imports).map(|service| {
+            Hostname::of_kubernetes_service(&service.name, service.namespace.as_str(), CLUSTERSET)
+        });
+        let is_merged =
+            |host: &Hostname| self.shards.values().any(|shard| shard.services.contains_key(host));
+        names.filter(is_merged).collect()
     }
 
     /// Returns the service with this name, merged over all shards, or `None` if no shard has it.
@@ -204,6 +225,9 @@ impl Aggregate {
             .filter_map(|(key, shard)| Some((key, shard, shard.services.get(host)?)))
             .collect();
         in_order(&mut records, |(key, shard, _)| (key, shard.seniority));
+        if host.is_of_set() {
+            self.sort_by_export(&mut records);
+        }
         let pods = self.pods_elsewhere(host, &records, place);
         let resolved = records.iter().map(|(key, shard, record)| {
             let pods = pods.as_ref().filter(|_| key.provider.is_cluster())?;
@@ -217,14 +241,35 @@ impl Aggregate {
         let resolved: Vec<_> = resolved.collect();
         let records = records.into_iter().zip(&resolved).map(|((key, shard, record), resolved)| {
             let system_label = self.system_label(key, shard);
-            match resolved {
-                Some((record, networks)) => {
-                    MergedRecord { key, record, system_label, elsewhere: Some(networks) }
-                }
-                None => MergedRecord { key, record, system_label, elsewhere: None },
-            }
+            let is_compared = !host.is_of_set() || shard.export_of(record).is_some();
+            let elsewhere = resolved.as_ref().map(|(_, networks)| networks);
+            let record = resolved.as_ref().map_or(record, |(record, _)| record);
+            MergedRecord { key, record, system_label, elsewhere, is_compared }
         });
         merge(host, records, place)
+    }
+
+    /// Sorts the records of a name of the set by their exports, in the order that the ServiceImport
+    /// follows, too. Clusters without an export come last.
+    fn sort_by_export(&self, records: &mut [(&ShardKey, &ShardContents, &ServiceRecord)]) {
+        let Some((.., first)) = records.first() else { return };
+        let service =
+            WorkloadKey::new(first.service.namespace.clone(), Arc::clone(&first.service.name));
+        let exports = self.clusters().map(|(id, _, facts)| (id, &facts.exports));
+        let seniority = |id: &ClusterId| self.seniority(id);
+        let order = ExportOrder::new(&service, exports, &self.known_clusters, seniority);
+        let position = |cluster: &ClusterId, export: &ExportedService| {
+            let known = self.known_clusters.clusters.get(cluster);
+            let name = known.and_then(|known| known.set_name.as_deref());
+            // Without the current time, a time in the future is a late time.
+            order.position(name.unwrap_or(cluster.as_str()), order.age(cluster, export, i64::MAX))
+        };
+        // The sort is stable: clusters without an export stay in merging order.
+        records.sort_by_key(|&(key, shard, record)| {
+            let export = shard.export_of(record);
+            let position = export.map(|export| (position(&key.cluster, export), &key.cluster));
+            (key.provider, position.is_none(), position)
+        });
     }
 
     /// Returns the pods that may be meant by endpoints of a service that name no pod.
@@ -416,7 +461,25 @@ fn seniority(
     }
 }
 
+/// Returns the key of a changed entry of a map.
+fn changed_key<'a, K, V>(item: &imbl::ordmap::DiffItem<'a, 'a, K, V>) -> &'a K {
+    match item {
+        imbl::ordmap::DiffItem::Add(key, _) | imbl::ordmap::DiffItem::Remove(key, _) => key,
+        imbl::ordmap::DiffItem::Update { old: (key, _), .. } => key,
+    }
+}
+
 impl ShardContents {
+    /// Returns the export by which the cluster shares the service of a record.
+    fn export_of(&self, record: &ServiceRecord) -> Option<&Arc<ExportedService>> {
+        let exports = &self.facts.exports.exports;
+        if exports.is_empty() {
+            return None;
+        }
+        let Definition { namespace, name, .. } = &*record.service.definition;
+        exports.get(&WorkloadKey::new(namespace.clone(), Arc::clone(name)))
+    }
+
     fn empty(epoch: Epoch, seniority: Seniority) -> Self {
         Self {
             epoch,

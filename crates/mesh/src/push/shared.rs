@@ -2,8 +2,9 @@
 //! order, the result of merging them, and the fields on which they disagree. Pure.
 //!
 //! The exports come from the facts of the clusters, not from the merged services, because the two
-//! merges differ: names of the set follow the multi-cluster services API (KEP-1645), and names of
-//! the mesh follow `aggregate::merge`.
+//! merges differ: ServiceImports follow the multi-cluster services API (KEP-1645), and services of the
+//! mesh follow `aggregate::merge`. Under a name of the set, both use one order
+//! ([`ExportOrder`]).
 
 mod endpoints;
 mod merge;
@@ -16,12 +17,13 @@ use std::sync::Arc;
 pub use self::endpoints::SharedEndpointsCache;
 use self::merge::{differing_fields, disagreement, merge};
 use super::PushContext;
+use crate::aggregate::ExportOrder;
 use strait_base::codes;
 use strait_model::mesh_config::MeshConfig;
 use strait_model::policy::Policy;
 use strait_model::{
-    ClusterExports, ClusterId, ExportedService, Hostname, KnownClusters, RankedExport, Resolution,
-    SetMember, SharedService, SharedServices, WorkloadKey, WrittenImport, is_set_name,
+    ClusterExports, ClusterId, Hostname, KnownClusters, RankedExport, Resolution, SetMember,
+    SharedService, SharedServices, WorkloadKey, is_set_name,
 };
 
 /// The inputs of [`shared_services`] other than the mesh.
@@ -176,7 +178,9 @@ fn shared_service(
     key: &WorkloadKey,
     now: i64,
 ) -> SharedService {
-    let written = written_import(context, key);
+    let exports = context.facts.iter().map(|(cluster, facts)| (cluster, &facts.exports));
+    let seniority = |cluster: &ClusterId| context.clusters.seniority(cluster);
+    let order = ExportOrder::new(key, exports, &context.clusters, seniority);
     let host = Hostname::of_kubernetes_service(
         &key.name,
         key.namespace.as_str(),
@@ -195,54 +199,19 @@ fn shared_service(
             refused.insert(cluster.clone(), format!("{code}: {}", code.title));
             continue;
         };
-        let age = age(context, cluster, service, written.map(|(_, import)| import), now);
+        let age = order.age(cluster, service, now);
         let service = Arc::clone(service);
         let (cluster, conflicts) = (cluster.clone(), Vec::new());
         exports.push(RankedExport { cluster, name, age, service, conflicts });
     }
-    let decided_by = written.map(|(_, import)| &import.decided_by);
     // The sort is stable: exports of one age stay in the order of their clusters.
-    exports.sort_by_key(|export| (Some(&export.name) != decided_by, export.age));
+    exports.sort_by_key(|export| order.position(&export.name, export.age));
     let merged = merge(&exports).map(Arc::new);
     let conflicts = differing_fields(&exports);
     for (export, conflicts) in exports.iter_mut().zip(conflicts) {
         export.conflicts = conflicts;
     }
     SharedService { conflict: disagreement(&exports), merged, exports, refused }
-}
-
-/// Returns the ServiceImport of the most senior cluster that has one, so that no cluster can
-/// appoint itself with an object in its own API server while an older one disagrees.
-fn written_import<'a>(
-    context: &'a PushContext,
-    key: &WorkloadKey,
-) -> Option<(&'a ClusterId, &'a WrittenImport)> {
-    let imports = context.facts.iter().filter_map(|(cluster, facts)| {
-        let ClusterExports { imports, .. } = &facts.exports;
-        Some((cluster, imports.get(key)?))
-    });
-    // Of clusters with equal seniority, the first one is used.
-    imports.min_by_key(|(cluster, _)| context.clusters.seniority(cluster))
-}
-
-/// Returns the time by which an export is ranked: its creation time, but not before the creation of
-/// the Secret of its cluster if the existing import is older than that Secret. An API server can
-/// report any time.
-fn age(
-    context: &PushContext,
-    cluster: &ClusterId,
-    export: &ExportedService,
-    written: Option<&WrittenImport>,
-    now: i64,
-) -> i64 {
-    if export.created <= 0 || export.created > now {
-        return i64::MAX;
-    }
-    let known = context.clusters.clusters.get(cluster).and_then(|known| known.created);
-    match (known, written) {
-        (Some(known), Some(written)) if known > written.created => export.created.max(known),
-        _ => export.created,
-    }
 }
 
 /// Returns the services that each cluster must export in addition: all that are not local to it.

@@ -7,7 +7,8 @@ use strait_model::policy::Policy;
 use strait_model::registry::{Epoch, RegistryUpdate, ShardChange};
 use strait_model::testing::{endpoint, labels, member, removed, service, shard};
 use strait_model::{
-    ClusterFacts, ExportedPort, IpFamily, KnownCluster, KnownClusters, Labels, RawService,
+    ClusterFacts, ExportedPort, ExportedService, IpFamily, KnownCluster, KnownClusters, Labels,
+    RawService, WrittenImport,
 };
 
 /// 2026-03-01T00:00:00Z.
@@ -241,6 +242,57 @@ fn oldest_export_decides_and_equal_ages_are_ordered_by_cluster() {
             .exports("west", exported(west, plain()));
         assert_eq!(order(&set.web()), expected, "west {west}, east {east}");
     }
+}
+
+/// The name in the set follows the order of the exports, like the import, and not the ages of the
+/// clusters' Secrets.
+#[test]
+fn name_in_the_set_is_merged_in_the_order_of_the_exports() {
+    let name = Hostname::from("web.ns.svc.clusterset.local");
+    let update = |cluster: &str, number, exports| {
+        let web = service("web.ns").ports(vec![strait_model::testing::port("http", number, 8080)]);
+        let of_set = web.clone().with(|web| web.hostname = name.clone());
+        let mut update = shard(cluster, 1).with(web, vec![]).with(of_set, vec![]).built();
+        if let ShardChange::Reset(contents) = &mut update.change {
+            contents.facts = Some(ClusterFacts { exports, ..ClusterFacts::default() });
+        }
+        MeshEvent::Registry(update)
+    };
+    let mut set = Set::new().knows("east", 1).knows("north", 2).knows("west", 3);
+    let export = |created, import| of(Some(exported(created, plain())), import);
+    let merged = |set: &mut Set| {
+        let shared = set.shared();
+        let context = set.context.as_ref().expect("a version");
+        let web = &context.services[&name];
+        let conflicts = web.conflicts.iter().map(|one| (one.field, one.winner.to_string()));
+        let conflicts: Vec<_> = conflicts.collect();
+        let losers: Vec<_> = web.conflicts.iter().flat_map(|one| one.losers.clone()).collect();
+        assert!(!losers.contains(&ClusterId::from("north")), "it only imports the service");
+        let decides = order(&shared.services[&self::web()]);
+        let first = web.primary.ports[0].number;
+        let of_mesh = &context.services[&strait_model::testing::host("web.ns")];
+        assert_eq!(of_mesh.primary.ports[0].number, 81, "the older Secret decides");
+        (decides.split(' ').next().unwrap_or_default().to_owned(), first, conflicts)
+    };
+    set.mesh.apply(update("east", 81, export(MARCH, None)));
+    set.mesh.apply(update("north", 82, of(None, None)));
+    set.mesh.apply(update("west", 83, export(MARCH - 1, None)));
+    let ports_of = |winner: &str| vec![("ports", winner.to_owned())];
+    assert_eq!(merged(&mut set), ("west".to_owned(), 83, ports_of("west")));
+    // A changed time alone changes the order.
+    let facts = |cluster: &str, exports| {
+        let facts = Some(ClusterFacts { exports, ..ClusterFacts::default() });
+        let mut update = shard(cluster, 1).update().built();
+        if let ShardChange::Update(contents) = &mut update.change {
+            contents.facts = facts;
+        }
+        MeshEvent::Registry(update)
+    };
+    set.mesh.apply(facts("west", export(MARCH + 1, None)));
+    assert_eq!(merged(&mut set), ("east".to_owned(), 81, ports_of("east")));
+    // So does an import, whose cluster keeps deciding.
+    set.mesh.apply(facts("east", export(MARCH, import("west", MARCH + 5))));
+    assert_eq!(merged(&mut set), ("west".to_owned(), 83, ports_of("west")));
 }
 
 fn import(decided_by: &str, created: i64) -> Option<WrittenImport> {
