@@ -28,7 +28,7 @@ fn serve(member: &Member, namespace: &str, address: &str) {
 fn grant(member: &Member, namespaces: &[&str]) {
     let namespaces = namespaces.iter().map(|name| (*name).to_owned()).collect();
     member.api.fault(Fault::OnlyNamespaces { namespaces });
-    member.api.fault(Fault::CloseWatches { after_ms: 500 });
+    member.api.fault(Fault::CloseWatches { after_ms: 1_500 });
 }
 
 /// Waits until a client has exactly these addresses of `web`, by namespace.

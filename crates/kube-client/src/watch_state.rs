@@ -38,7 +38,10 @@ const NONSENSE_PAUSES: Backoff = Backoff::new(Duration::from_millis(800), Durati
 /// Pauses after too large responses: the next one would probably be too large as well.
 const EXCESS_PAUSES: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(600));
 /// Minimum interval between the starts of watches that end without an error.
-const WATCH_SPACING: Duration = Duration::from_secs(1);
+pub(super) const WATCH_SPACING: Duration = Duration::from_secs(1);
+/// Number of watches in a row that end at once without an event before that is a failure. A server that
+/// shuts down also ends watches.
+const SHORT_WATCHES: u32 = 3;
 /// Maximum `Retry-After` that is respected.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
@@ -79,6 +82,8 @@ pub(super) struct WatchState {
     nonsense: Backoff,
     /// After too large responses, which each cost up to the limit.
     excesses: Backoff,
+    /// The number of watches in a row that ended at once without an event.
+    short_watches: u32,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -113,6 +118,7 @@ impl WatchState {
             absences: None,
             nonsense: NONSENSE_PAUSES,
             excesses: EXCESS_PAUSES,
+            short_watches: 0,
         }
     }
 
@@ -179,15 +185,23 @@ impl WatchState {
         }
     }
 
+    /// Whether so many watches ended at once without an event that a new one is no success before it
+    /// lasts or has an event.
+    pub(super) fn has_short_watches(&self) -> bool {
+        self.short_watches >= SHORT_WATCHES
+    }
+
     /// Records that the watch ended without an error after `lasted`; `has_events` is whether it
-    /// reported anything. Returns the pause before the next request.
+    /// reported anything. Returns the pause before the next request, or `None` if this is a failure:
+    /// several watches in a row ended at once without an event.
     pub(super) fn watch_ended(
         &mut self,
         lasted: Duration,
         has_events: bool,
         random: f64,
-    ) -> Duration {
+    ) -> Option<Duration> {
         if has_events || lasted >= WATCH_SPACING {
+            self.short_watches = 0;
             self.faults.record_duration(lasted);
             self.forgotten.record_duration(lasted);
             self.refusals.record_duration(lasted);
@@ -196,11 +210,10 @@ impl WatchState {
             }
             self.nonsense.record_duration(lasted);
             self.excesses.record_duration(lasted);
-            return WATCH_SPACING.saturating_sub(lasted);
+            return Some(WATCH_SPACING.saturating_sub(lasted));
         }
-        // An empty response that ended at once, possibly repeatedly: a stale watch, or a broken
-        // proxy.
-        self.faults.pause(random)
+        self.short_watches = self.short_watches.saturating_add(1);
+        (!self.has_short_watches()).then(|| self.faults.pause(random))
     }
 
     /// Records that the request failed after `lasted`. Returns the pause before the next one.
@@ -527,22 +540,42 @@ mod tests {
         for _ in 0..100 {
             assert_eq!(
                 run.state.watch_ended(second, false, 0.5),
-                NO_DELAY,
+                Some(NO_DELAY),
                 "once per second is allowed"
             );
             assert_eq!(run.version().as_deref(), Some("5"));
         }
         let soon = Duration::from_millis(10);
         assert_eq!(
-            run.state.watch_ended(soon, true, 0.5).as_millis(),
-            990,
+            run.state.watch_ended(soon, true, 0.5).map(|pause| pause.as_millis()),
+            Some(990),
             "it reported something"
         );
         let mut total = NO_DELAY;
         for _ in 0..100 {
-            total += run.state.watch_ended(NO_DELAY, false, 0.5);
+            let pause = run.state.watch_ended(NO_DELAY, false, 0.5);
+            total += pause.unwrap_or_else(|| run.state.failed(&broken(), NO_DELAY, 0.5));
         }
         assert!(total > Duration::from_secs(2700), "{total:?}");
+    }
+
+    #[test]
+    fn watches_that_end_at_once_without_an_event_are_a_failure() {
+        let mut run = Run::watching("5");
+        let soon = Duration::from_millis(10);
+        let mut ended = |run: &mut Run| run.state.watch_ended(soon, false, 0.5).is_some();
+        assert!(ended(&mut run) && ended(&mut run), "a server that shuts down does so too");
+        assert!(!ended(&mut run) && run.state.has_short_watches());
+        // Neither a check nor a fresh list is a sign that watches work.
+        run.failed(broken());
+        assert_eq!(run.version().as_deref(), Some("5"));
+        run.state.listed("9".into(), run.now, 0.5);
+        assert!(!ended(&mut run) && run.state.has_short_watches());
+        for (lasted, has_events) in [(soon, true), (LONG, false)] {
+            assert!(run.state.watch_ended(lasted, has_events, 0.5).is_some());
+            assert!(!run.state.has_short_watches());
+            assert!(ended(&mut run) && ended(&mut run) && !ended(&mut run));
+        }
     }
 
     #[test]
