@@ -85,10 +85,25 @@ pub struct Cluster {
     /// Absent if empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub same_ranges: Vec<SameRange>,
+    /// The ServiceExports that are not valid, by reason. Absent if empty.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub invalid_exports: Vec<InvalidExports>,
     /// How far the mesh's root certificates are distributed in the cluster; absent if the control
     /// plane does not write them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub roots: Option<ClusterRoots>,
+}
+
+/// ServiceExports of a cluster that are not valid for one reason.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct InvalidExports {
+    /// Number of exports.
+    pub count: usize,
+    /// The first of them: `NAMESPACE/NAME`.
+    pub first: String,
+    /// Why they are not valid.
+    pub reason: String,
 }
 
 open_enum! {

@@ -1,4 +1,5 @@
-//! Findings about ServiceImports that are missing, or no longer updated, for a reason with a code.
+//! Findings about ServiceExports that are not valid, and about ServiceImports that are missing, or no
+//! longer updated, for a reason with a code.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +7,7 @@ use serde_json::Value;
 
 use super::finding::{note, problem};
 use crate::cli::output::text;
-use strait_admin_api::Service;
+use strait_admin_api::{Cluster, Service};
 use strait_base::codes;
 
 /// The codes of imports that Strait cannot write although it should.
@@ -41,6 +42,21 @@ pub(super) fn findings(services: &[Service]) -> Vec<Value> {
         Some(match is_problem {
             true => problem("services", code, object, fact),
             false => note("services", code, object, fact),
+        })
+    });
+    found.collect()
+}
+
+/// Returns a finding for each cluster and reason for which exports are not valid.
+pub(super) fn invalid_exports(clusters: &[Cluster]) -> Vec<Value> {
+    let found = clusters.iter().flat_map(|cluster| {
+        cluster.invalid_exports.iter().map(|invalid| {
+            let (first, reason) = (text(&invalid.first), text(&invalid.reason));
+            let fact = match invalid.count {
+                1 => format!("ServiceExport {first}: {reason}"),
+                count => format!("{count} ServiceExports, such as {first}: {reason}"),
+            };
+            note("services", &codes::EXPORT_INVALID, format!("cluster/{}", text(&cluster.id)), fact)
         })
     });
     found.collect()
@@ -82,5 +98,20 @@ mod tests {
                 "note cluster/west import of c.shop: why",
             ]
         );
+    }
+
+    #[test]
+    fn one_finding_for_each_reason_of_invalid_exports() {
+        let clusters = json!([{ "id": "east", "invalidExports": [
+            { "count": 1, "first": "shop/cart", "reason": "why" },
+            { "count": 2, "first": "shop/web", "reason": "so" },
+        ] }]);
+        let found = invalid_exports(&typed::<Vec<_>>(clusters));
+        let facts: Vec<_> = found.iter().map(|row| text(&row["fact"])).collect();
+        assert_eq!(
+            facts,
+            ["ServiceExport shop/cart: why", "2 ServiceExports, such as shop/web: so"]
+        );
+        assert_eq!(found[0]["severity"], "note");
     }
 }

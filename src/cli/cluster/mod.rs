@@ -252,6 +252,10 @@ fn describe(row: &Cluster, _: &Show, look: &OutputStyle) -> String {
     fields.extend(
         row.same_addresses.iter().map(|same| ("Same address", Cell::bad(same_addresses(same)))),
     );
+    fields.extend(row.invalid_exports.iter().map(|invalid| {
+        let (count, first, reason) = (invalid.count, text(&invalid.first), text(&invalid.reason));
+        ("Invalid exports", Cell::doubtful(format!("{count}, such as {first}: {reason}")))
+    }));
     let ranges = row.same_ranges.iter();
     fields.extend(ranges.map(|same| ("Same range", Cell::doubtful(same_range(same)))));
     output::describe(fields, look)

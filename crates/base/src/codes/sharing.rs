@@ -1,4 +1,4 @@
-//! 0440 to 0447: ServiceExports, ServiceImports and what Strait writes for them.
+//! 0440 to 0448: ServiceExports, ServiceImports and what Strait writes for them.
 
 use super::code::Code;
 
@@ -65,6 +65,14 @@ Then remove the field from the other manager's object.", "\
 Strait writes with server-side apply as the field manager strait and never takes fields from other managers.
 The API server reported that another manager set a field to a different value. Strait leaves the object
 unchanged and tries again after 10 minutes.";
+
+    /// No Service, a Service of type ExternalName, or the API server of the cluster.
+    EXPORT_INVALID = "STR0448", "a ServiceExport is not valid",
+        "Create a Service of the same namespace and name, or delete the ServiceExport.", "\
+A ServiceExport exports the Service of the same namespace and name in its cluster. It has no effect if the
+mesh has no such Service in this cluster, if the Service is of type ExternalName, or if it is the Service
+default/kubernetes of the API server. The condition Valid of the ServiceExport states the reason. Exports of
+other clusters are not affected.";
 
     /// `serviceScopeConfigs` in a mesh config.
     SCOPES_IGNORED = "STR0450", "the mesh config has serviceScopeConfigs, which have no effect",

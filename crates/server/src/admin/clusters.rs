@@ -1,6 +1,6 @@
 //! `/debug/clusters`: the status of each member cluster.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -12,7 +12,7 @@ use super::proxy_view::withheld;
 use super::sources::{Sources, SourcesState};
 use super::{same_ranges, views};
 use strait_admin_api::{self as api, CredentialKind};
-use strait_model::{ClusterId, IgnoredClaim, SameAddress, SameRange};
+use strait_model::{ClusterId, IgnoredClaim, SameAddress, SameRange, WorkloadKey};
 use strait_sources::clusters::status::{
     ClusterStatus, CredentialKind as StoredKind, CredentialStatus, InventoryStatus, OutdatedStatus,
     UnreadStatus,
@@ -93,8 +93,23 @@ fn row(status: ClusterStatus) -> api::Cluster {
         missing_rights: status.missing_rights,
         same_addresses: status.same_addresses.into_iter().map(same_addresses).collect(),
         same_ranges: status.same_ranges.into_iter().map(same_range).collect(),
+        invalid_exports: invalid_exports(&status.imports.invalid_exports),
         roots: status.roots.map(roots),
     }
+}
+
+/// Groups invalid exports by reason.
+fn invalid_exports(exports: &BTreeMap<WorkloadKey, &'static str>) -> Vec<api::InvalidExports> {
+    let mut groups: BTreeMap<&str, api::InvalidExports> = BTreeMap::new();
+    for (key, reason) in exports {
+        let group = groups.entry(reason).or_insert_with(|| api::InvalidExports {
+            count: 0,
+            first: format!("{}/{}", key.namespace, key.name),
+            reason: (*reason).to_owned(),
+        });
+        group.count += 1;
+    }
+    groups.into_values().collect()
 }
 
 fn outdated(status: OutdatedStatus) -> api::OutdatedKind {

@@ -33,5 +33,5 @@ pub(super) async fn explained(
         return Err(AdminFailure(StatusCode::NOT_FOUND, text));
     };
     let key = WorkloadKey::new(query.namespace.as_str(), query.name.as_str());
-    Ok(pretty(StatusCode::OK, &imports::explanation(&shared, status, &key)))
+    Ok(pretty(StatusCode::OK, &imports::explanation(&shared, status, &clusters, &key)))
 }

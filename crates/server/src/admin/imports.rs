@@ -17,9 +17,28 @@ use strait_sources::clusters::status::{ClusterState, ClusterStatus};
 use strait_sources::registry::kube::{ImportState, ImportStep};
 
 /// Returns the exports of a service: first the one that decides, then the other valid ones, then the
-/// refused ones.
-pub(super) fn exports(shared: &SharedServices, key: &WorkloadKey) -> Vec<ServiceExport> {
-    let Some(service) = shared.services.get(key) else { return Vec::new() };
+/// refused ones, then the invalid ones.
+pub(super) fn exports(
+    shared: &SharedServices,
+    clusters: &[ClusterStatus],
+    key: &WorkloadKey,
+) -> Vec<ServiceExport> {
+    let mut exports = shared.services.get(key).map(valid_exports).unwrap_or_default();
+    let without_effect = |cluster: &str, reason: &str| ServiceExport {
+        cluster: cluster.to_owned(),
+        reason: Some(reason.to_owned()),
+        ..ServiceExport::default()
+    };
+    let refused = shared.services.get(key).into_iter().flat_map(|service| &service.refused);
+    exports.extend(refused.map(|(cluster, reason)| without_effect(cluster.as_str(), reason)));
+    exports.extend(clusters.iter().filter_map(|status| {
+        let reason = status.imports.invalid_exports.get(key)?;
+        Some(without_effect(&status.id, &format!("the ServiceExport is not valid: {reason}")))
+    }));
+    exports
+}
+
+fn valid_exports(service: &SharedService) -> Vec<ServiceExport> {
     let winner = service.exports.first().map(|first| first.cluster.as_str());
     let valid = service.exports.iter().enumerate().map(|(at, export)| {
         let conflict = |field: &&str| ExportConflict {
@@ -36,12 +55,7 @@ pub(super) fn exports(shared: &SharedServices, key: &WorkloadKey) -> Vec<Service
             reason: None,
         }
     });
-    let refused = service.refused.iter().map(|(cluster, reason)| ServiceExport {
-        cluster: cluster.to_string(),
-        reason: Some(reason.clone()),
-        ..ServiceExport::default()
-    });
-    valid.chain(refused).collect()
+    valid.collect()
 }
 
 fn created(seconds: i64) -> Option<String> {
@@ -85,12 +99,13 @@ fn is_about_rights(code: &codes::Code) -> bool {
 pub(super) fn explanation(
     shared: &SharedServices,
     status: &ClusterStatus,
+    clusters: &[ClusterStatus],
     key: &WorkloadKey,
 ) -> ImportExplanation {
     let missing = ImportState::default();
     let state = status.imports.imports.get(key).unwrap_or(&missing);
     let service = shared.services.get(key);
-    let exports = exports(shared, key);
+    let exports = exports(shared, clusters, key);
     let decides = exports.iter().find(|export| export.decides);
     ImportExplanation {
         namespace: key.namespace.to_string(),
@@ -105,9 +120,9 @@ pub(super) fn explanation(
             writer: state.ours.then(|| "strait".to_owned()),
         },
         decides: decides.map(|export| export.cluster.clone()),
-        exports,
         fields: service.map(fields).unwrap_or_default(),
-        steps: steps(service, status, state),
+        steps: steps(service, &exports, status, state),
+        exports,
     }
 }
 
@@ -160,10 +175,11 @@ fn fields(service: &SharedService) -> Vec<ImportedField> {
 /// Returns the steps up to the first failing step, or all steps if none fails.
 fn steps(
     service: Option<&SharedService>,
+    exports: &[ServiceExport],
     status: &ClusterStatus,
     state: &ImportState,
 ) -> Vec<api::ImportStep> {
-    let failing = failing(service, status, state);
+    let failing = failing(service, exports, status, state);
     let mut steps = Vec::new();
     for step in ImportStep::ALL {
         match &failing {
@@ -195,6 +211,7 @@ type Failing = (ImportStep, String, Option<&'static codes::Code>);
 /// Returns the step that fails, if the import is missing or not ready.
 fn failing(
     service: Option<&SharedService>,
+    exports: &[ServiceExport],
     status: &ClusterStatus,
     state: &ImportState,
 ) -> Option<Failing> {
@@ -202,7 +219,12 @@ fn failing(
         return None;
     }
     let Some(service) = service else {
-        return Some((ImportStep::Exported, "no cluster exports the service".into(), None));
+        let without_effect = exports.iter().filter_map(|export| {
+            Some(format!(": {}: {}", export.cluster, export.reason.as_ref()?))
+        });
+        let fact = "no cluster exports the service";
+        let detail = format!("{fact}{}", without_effect.take(1).collect::<String>());
+        return Some((ImportStep::Exported, detail, None));
     };
     if service.merged.is_none() {
         let reason = state.reason.clone();
@@ -344,6 +366,22 @@ mod tests {
     }
 
     #[test]
+    fn invalid_export_is_shown_with_its_reason() {
+        let none = SharedServices::default();
+        let reason = "the mesh has no Service with this name";
+        let imports =
+            ImportsStatus { invalid_exports: [(key(), reason)].into(), ..ImportsStatus::default() };
+        let east = ClusterStatus { imports: Arc::new(imports), ..ClusterStatus::live("east") };
+        let explained = json!(explanation(&none, &status(None), &[east], &key()));
+        let shown = format!("the ServiceExport is not valid: {reason}");
+        assert_eq!(explained["exports"][0]["cluster"], "east");
+        assert_eq!(explained["exports"][0]["valid"], false);
+        assert_eq!(explained["exports"][0]["reason"], shown.as_str());
+        let detail = format!("no cluster exports the service: east: {shown}");
+        assert_eq!(explained["steps"][0]["detail"], detail.as_str());
+    }
+
+    #[test]
     fn missing_import_has_exactly_one_failing_step() {
         let absent = |step| {
             let reason = Some("why".to_owned());
@@ -368,10 +406,10 @@ mod tests {
             // The import of a service without exports is not deleted yet.
             (&none, Some(ready), (None, 9)),
         ] {
-            let explained = json!(explanation(shared, &status(state), &key()));
+            let explained = json!(explanation(shared, &status(state), &[], &key()));
             assert_eq!(outcome(&explained), expected, "{explained:#}");
         }
-        let explained = json!(explanation(&exported(), &status(None), &key()));
+        let explained = json!(explanation(&exported(), &status(None), &[], &key()));
         assert_eq!(explained["decides"], "east");
         assert_eq!(explained["exports"][0]["created"], "2026-03-01T00:00:00Z");
     }
@@ -399,7 +437,7 @@ mod tests {
         service.exports.push(other);
         let merged = service.merged.as_mut().map(Arc::make_mut).expect("merged");
         merged.service = ports(&[port("admin", 90), port("http", 80)]);
-        let explained = json!(explanation(&shared, &status(None), &key()));
+        let explained = json!(explanation(&shared, &status(None), &[], &key()));
         assert_eq!(
             explained["fields"],
             json!([
@@ -422,7 +460,7 @@ mod tests {
         };
         let mut status = status(Some(state));
         Arc::make_mut(&mut status.imports).mode = ImportMode::Full;
-        let explained = json!(explanation(&exported(), &status, &key()));
+        let explained = json!(explanation(&exported(), &status, &[], &key()));
         assert_eq!(outcome(&explained), (None, 9), "the import is ready");
         let detail = &explained["steps"][7]["detail"];
         let expected =
@@ -437,7 +475,7 @@ mod tests {
         let mut status = status(Some(ImportState { present, ours, ready, ..Default::default() }));
         let stopped = (&codes::IMPORT_RIGHT_MISSING, "endpointslices is forbidden".to_owned());
         Arc::make_mut(&mut status.imports).stopped = Some(stopped);
-        let explained = json!(explanation(&exported(), &status, &key()));
+        let explained = json!(explanation(&exported(), &status, &[], &key()));
         assert_eq!(outcome(&explained), (None, 9), "{explained:#}");
         let detail = &explained["steps"][4]["detail"];
         assert_eq!(*detail, "a write was refused: endpointslices is forbidden (STR0443)");
@@ -455,7 +493,7 @@ mod tests {
             let mut status = status(None);
             let imports = Arc::make_mut(&mut status.imports);
             imports.stopped = Some((code, "why".into()));
-            let explained = json!(explanation(&exported(), &status, &key()));
+            let explained = json!(explanation(&exported(), &status, &[], &key()));
             assert_eq!(outcome(&explained).0, Some(step));
             let steps = explained["steps"].as_array().expect("steps");
             assert_eq!(steps.last().map(|step| &step["code"]), Some(&json!(code.id)));

@@ -53,7 +53,7 @@ pub(super) fn add_sharing(
         service.hostname == Hostname::of_kubernetes_service(name, namespace, domain).as_str()
     };
     if !rest.is_empty() && (is_own(domain) || is_own(CLUSTERSET)) {
-        service.exports = imports::exports(shared, &key);
+        service.exports = imports::exports(shared, clusters, &key);
         service.imports = imports::imports(clusters, &key);
     }
 }

@@ -247,6 +247,8 @@ export interface Cluster {
   id: string;
   /** Claims to another network than the Secret's; they have no effect. Absent if empty. */
   ignoredClaims?: Array<IgnoredClaim>;
+  /** The ServiceExports that are not valid, by reason. Absent if empty. */
+  invalidExports?: Array<InvalidExports>;
   /** The state in the inventory that the member comes from; null without an inventory. */
   inventory: Inventory | null;
   /** Whether a newer kubeconfig of the Secret is refused while the previous one is in use. Absent if false. */
@@ -712,6 +714,16 @@ export interface ImportedField {
   field: string;
   /** Value of the field. */
   value: string;
+}
+
+/** ServiceExports of a cluster that are not valid for one reason. */
+export interface InvalidExports {
+  /** Number of exports. */
+  count: number;
+  /** The first of them: `NAMESPACE/NAME`. */
+  first: string;
+  /** Why they are not valid. */
+  reason: string;
 }
 
 /** The state of a member in the inventory that it comes from. */

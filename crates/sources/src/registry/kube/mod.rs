@@ -191,9 +191,11 @@ pub struct RunStatus {
     pub imports: Arc<ImportsStatus>,
 }
 
-/// The ServiceImports of a cluster.
+/// The ServiceImports of a cluster, and its invalid ServiceExports.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ImportsStatus {
+    /// The exports that are not valid, with the reasons.
+    pub invalid_exports: BTreeMap<WorkloadKey, &'static str>,
     /// Which objects are written.
     pub mode: ImportMode,
     /// Why none are written at all, with a code.

@@ -178,9 +178,9 @@ impl KubeIndex {
     ) -> Vec<DesiredObject> {
         let shared_service = |key: &NamespacedName| shared.services.get(&workload_key(key));
         let exports = self.shared_exports().filter_map(|(key, export)| {
-            let mut wanted = match is_reserved(key) {
-                true => refused("NotExportable", "the API server of a cluster is not exported"),
-                false => conditions(self.last_sent_resolution(key), shared_service(key), cluster),
+            let mut wanted = match self.invalidity(key) {
+                Some(Invalidity { reason, message }) => refused(reason, message),
+                None => conditions(shared_service(key), cluster),
             };
             if shared.is_partial() {
                 keep_conflict(&mut wanted, &export.conditions);
@@ -208,6 +208,46 @@ impl KubeIndex {
         });
         exports.chain(missing).collect()
     }
+
+    /// Returns the exports that are not valid, with the reasons as text.
+    pub(super) fn invalid_exports(&self) -> BTreeMap<WorkloadKey, &'static str> {
+        let exports = self.shared_exports();
+        let invalid =
+            exports.filter_map(|(key, _)| Some((workload_key(key), self.invalidity(key)?.message)));
+        invalid.collect()
+    }
+
+    /// Returns why an export is not valid.
+    fn invalidity(&self, key: &NamespacedName) -> Option<Invalidity> {
+        match is_reserved(key) {
+            true => Some(Invalidity {
+                reason: "NotExportable",
+                message: "the API server of a cluster is not exported",
+            }),
+            false => invalidity_of_service(self.last_sent_resolution(key)),
+        }
+    }
+}
+
+/// Why an export is not valid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Invalidity {
+    /// The reason of its condition.
+    reason: &'static str,
+    message: &'static str,
+}
+
+/// Returns why the export of a service is not valid. `service` is the cluster's own service with the
+/// name, if any.
+fn invalidity_of_service(service: Option<&Resolution>) -> Option<Invalidity> {
+    let (reason, message) = match service {
+        None => ("NoService", "the mesh has no Service with this name"),
+        Some(Resolution::Alias(_)) => {
+            ("InvalidServiceType", "a Service of type ExternalName is not exported")
+        }
+        Some(_) => return None,
+    };
+    Some(Invalidity { reason, message })
 }
 
 /// Returns the conditions of an invalid export.
@@ -217,20 +257,8 @@ fn refused(reason: &str, message: &str) -> Vec<ExportCondition> {
     vec![condition("Valid", false, reason, message), pending]
 }
 
-/// Returns the conditions of an export. `service` is the cluster's own service with this name, if
-/// any.
-fn conditions(
-    service: Option<&Resolution>,
-    shared_service: Option<&SharedService>,
-    cluster: &ClusterId,
-) -> Vec<ExportCondition> {
-    match service {
-        None => return refused("NoService", "this cluster has no Service with this name"),
-        Some(Resolution::Alias(_)) => {
-            return refused("InvalidServiceType", "a Service of type ExternalName is not exported");
-        }
-        Some(_) => {}
-    }
+/// Returns the conditions of a valid export.
+fn conditions(shared_service: Option<&SharedService>, cluster: &ClusterId) -> Vec<ExportCondition> {
     let condition = ExportCondition::new;
     let ready = match shared_service {
         Some(shared) if shared.is_exported_by(cluster) => {
@@ -605,7 +633,10 @@ mod tests {
                 "Valid=True Valid, Ready=False Failed, Conflict=True PortConflict",
             ),
         ] {
-            let found = conditions(service, shared_service.as_ref(), &"east".into());
+            let found = match invalidity_of_service(service) {
+                Some(Invalidity { reason, message }) => refused(reason, message),
+                None => conditions(shared_service.as_ref(), &"east".into()),
+            };
             let found: Vec<_> = found
                 .iter()
                 .map(|one| format!("{}={} {}", one.kind, one.status, one.reason))
@@ -618,7 +649,7 @@ mod tests {
     fn reported_conflict_stays_while_a_member_is_unknown() {
         let condition = ExportCondition::new;
         let conflict = condition("Conflict", true, "TypeConflict", "type: …");
-        let wanted = || conditions(Some(&Resolution::ClientSide), None, &"east".into());
+        let wanted = || conditions(None, &"east".into());
         let mut kept = wanted();
         keep_conflict(&mut kept, std::slice::from_ref(&conflict));
         assert_eq!(kept[2], conflict);

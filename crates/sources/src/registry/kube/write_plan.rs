@@ -140,6 +140,7 @@ impl WriteBack {
         let mut desired = Vec::new();
         if member.is_some_and(|member| member.is_complete) {
             desired = index.desired_objects(&self.settings.cluster, &shared);
+            status.invalid_exports = index.invalid_exports();
             desired.extend(self.imports(index, &shared, &mut status, now));
         } else if status.mode != ImportMode::Off {
             let reason = "its exports and imports have not been read".to_owned();
