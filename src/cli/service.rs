@@ -1,6 +1,6 @@
 //! `strait service`: services merged over all clusters.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use clap::{Args, Subcommand};
 
@@ -66,6 +66,7 @@ pub(super) const ENDPOINTS: TableLayout<ServiceEndpoint> = TableLayout {
         Column::new("CLUSTER", |row, _| text(&row.cluster).into()),
         Column::new("NETWORK", |row, _| text(&row.network).into()),
         Column::new("HEALTH", |row, _| match &row.health {
+            _ if row.withdrawn.is_some() => Cell::doubtful("withdrawn"),
             EndpointHealth::Healthy => Cell::good(row.health.as_str()),
             health => Cell::doubtful(text(health.as_str())),
         }),
@@ -145,8 +146,14 @@ pub(super) fn get(
         let key = (text(&endpoint.cluster), text(&endpoint.network));
         let (ready, total) = groups.entry(key).or_default();
         *total += 1;
-        *ready += usize::from(endpoint.health == EndpointHealth::Healthy);
+        let is_ready = endpoint.health == EndpointHealth::Healthy && endpoint.withdrawn.is_none();
+        *ready += usize::from(is_ready);
     }
+    let withdrawn = endpoints.iter().filter_map(|endpoint| {
+        Some(format!("{}: {}", text(&endpoint.cluster), text(endpoint.withdrawn.as_ref()?)))
+    });
+    let withdrawn: BTreeSet<_> = withdrawn.collect();
+    fields.extend(withdrawn.into_iter().map(|why| ("Withdrawn", Cell::doubtful(why))));
     for cluster in &row.clusters {
         let cluster = text(cluster);
         if !groups.keys().any(|(known, _)| *known == cluster) {

@@ -85,6 +85,10 @@ pub struct Cluster {
     /// Absent if empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub same_ranges: Vec<SameRange>,
+    /// Why its endpoints are withdrawn from all proxies, if the policy file withdraws them because
+    /// the cluster has been unreachable for too long. Absent otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub withdrawn: Option<String>,
     /// The ServiceExports that are not valid, by reason. Absent if empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub invalid_exports: Vec<InvalidExports>,

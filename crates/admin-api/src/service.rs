@@ -188,6 +188,10 @@ pub struct ServiceEndpoint {
     pub weight: u32,
     /// The workload `name.namespace`; null if it is unknown.
     pub workload: Option<String>,
+    /// Why no proxy receives it, if the policy file withdraws the endpoints of its cluster because the
+    /// cluster has been unreachable for too long. Absent otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub withdrawn: Option<String>,
 }
 
 open_enum! {

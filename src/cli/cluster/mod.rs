@@ -84,7 +84,10 @@ pub(crate) const CLUSTERS: ListedKind<Cluster> = ListedKind {
             Column::new("STATE", |row, _| state(row)),
             Column::new("LAST CONTACT", |row, look| age(&row.last_contact, look).into()),
             Column::new("SERVICES", |row, _| text(&row.services).into()),
-            Column::new("ENDPOINTS", |row, _| text(&row.endpoints).into()),
+            Column::new("ENDPOINTS", |row, _| match &row.withdrawn {
+                Some(_) => Cell::doubtful(format!("{} withdrawn", text(&row.endpoints))),
+                None => text(&row.endpoints).into(),
+            }),
             Column::new("WITHHELD", |row, _| match row.withheld {
                 0 => "0".into(),
                 count => Cell::doubtful(count.to_string()),
@@ -252,6 +255,8 @@ fn describe(row: &Cluster, _: &Show, look: &OutputStyle) -> String {
     fields.extend(
         row.same_addresses.iter().map(|same| ("Same address", Cell::bad(same_addresses(same)))),
     );
+    let withdrawn = row.withdrawn.iter();
+    fields.extend(withdrawn.map(|why| ("Endpoints withdrawn", Cell::bad(text(why)))));
     fields.extend(row.invalid_exports.iter().map(|invalid| {
         let (count, first, reason) = (invalid.count, text(&invalid.first), text(&invalid.reason));
         ("Invalid exports", Cell::doubtful(format!("{count}, such as {first}: {reason}")))

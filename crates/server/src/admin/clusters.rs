@@ -93,6 +93,7 @@ fn row(status: ClusterStatus) -> api::Cluster {
         missing_rights: status.missing_rights,
         same_addresses: status.same_addresses.into_iter().map(same_addresses).collect(),
         same_ranges: status.same_ranges.into_iter().map(same_range).collect(),
+        withdrawn: status.withdrawn.map(|why| why.to_string()),
         invalid_exports: invalid_exports(&status.imports.invalid_exports),
         roots: status.roots.map(roots),
     }

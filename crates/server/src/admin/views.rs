@@ -175,8 +175,15 @@ fn sent(context: &PushContext, service: &MergedService) -> Vec<api::ServiceEndpo
             tls_mode: endpoint.tls_mode.as_str().to_owned(),
             workload: endpoint.workload.as_ref().map(|pod| pod.to_string()),
             provider: shard.provider.as_str().to_owned(),
+            withdrawn: withdrawn(context, &shard.cluster),
         })
         .collect()
+}
+
+/// Returns why the endpoints of a cluster are withdrawn, if it has been unreachable for too long.
+fn withdrawn(context: &PushContext, cluster: &ClusterId) -> Option<String> {
+    let known = context.clusters.clusters.get(cluster)?;
+    known.withdrawn.as_ref().map(ToString::to_string)
 }
 
 /// Returns the service ports that route to each named port of a shard; clusters may name a port
@@ -212,6 +219,8 @@ fn by_name(service: &MergedService) -> Vec<api::ServiceEndpoint> {
                 tls_mode: endpoint.tls_mode.as_str().to_owned(),
                 workload: None,
                 provider: shard.key.provider.as_str().to_owned(),
+                // These endpoints belong to no cluster.
+                withdrawn: None,
             }));
         }
     }

@@ -10,7 +10,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,6 +51,7 @@ enum Topic {
     State,
     Token,
     Identity,
+    Withdrawal,
     Problem,
 }
 
@@ -156,6 +157,8 @@ struct EventHistory {
     ending: BTreeMap<EventKey, Timestamp>,
     /// The cluster that each member has replaced, and the present one.
     followed: BTreeMap<EventKey, (String, String)>,
+    /// The clusters whose endpoints are withdrawn.
+    withdrawn: BTreeSet<EventKey>,
     /// The reported problems, with the number of objects and the first object.
     problems: BTreeMap<ProblemKey, (usize, String)>,
     /// The pending event of each cluster and topic.
@@ -211,6 +214,7 @@ impl EventHistory {
         }
         self.observe_tokens(statuses);
         self.observe_identities(statuses);
+        self.observe_withdrawals(statuses);
         let existing: Vec<EventKey> = statuses.iter().map(key).collect();
         let gone: Vec<EventKey> =
             self.last.keys().filter(|key| !existing.contains(*key)).cloned().collect();
@@ -266,6 +270,32 @@ impl EventHistory {
             }
             self.followed.insert(key, uids);
         }
+    }
+
+    /// Queues an event for each cluster whose endpoints were withdrawn, or are sent again.
+    fn observe_withdrawals(&mut self, statuses: &[ClusterStatus]) {
+        for status in statuses {
+            let (key, id) = ((status.secret.clone(), status.id.clone()), &status.id);
+            let news = match &status.withdrawn {
+                Some(why) if self.withdrawn.insert(key.clone()) => {
+                    let code = &codes::CLUSTER_DARK;
+                    let next = code.next_for(Some(id));
+                    let message = format!(
+                        "{code}: the endpoints of cluster {id} are withdrawn: {why} ({next})"
+                    );
+                    News { reason: "endpointsWithdrawn", warning: true, message }
+                }
+                None if self.withdrawn.remove(&key) => {
+                    let message = format!("the endpoints of cluster {id} are sent again");
+                    News { reason: "endpointsReturned", warning: false, message }
+                }
+                _ => continue,
+            };
+            self.pending.insert((key, Topic::Withdrawal), news);
+        }
+        self.withdrawn.retain(|(secret, id)| {
+            statuses.iter().any(|status| (&status.secret, &status.id) == (secret, id))
+        });
     }
 
     /// Queues an event for each code of a problem that is new, affects other objects, or has ended.

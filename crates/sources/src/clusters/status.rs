@@ -110,6 +110,8 @@ pub struct ClusterStatus {
     pub imports: Arc<ImportsStatus>,
     /// The owner of the served data, if any; for the component that stores it.
     pub kept: Option<ClusterIdHolder>,
+    /// Why its endpoints are withdrawn, if it has been unreachable for too long.
+    pub withdrawn: Option<Arc<str>>,
 }
 
 impl ClusterStatus {
@@ -159,6 +161,7 @@ impl ClusterStatus {
             roots: None,
             imports: Arc::default(),
             kept: None,
+            withdrawn: None,
         }
     }
 }

@@ -297,6 +297,8 @@ export interface Cluster {
   unreadNamespaces?: Array<UnreadNamespace>;
   /** How the API server is reached: `direct`, `relay`, or the name of a proxy. */
   via: string;
+  /** Why its endpoints are withdrawn from all proxies, if the policy file withdraws them because the cluster has been unreachable for too long. Absent otherwise. */
+  withdrawn?: string | null;
   /** Number of endpoints that at least one connected proxy's network cannot receive. */
   withheld: number;
   /** Number of withheld endpoints by the code of the reason. Absent if empty. */
@@ -1715,6 +1717,8 @@ export interface ServiceEndpoint {
   tlsMode: string;
   /** The load-balancing weight, at least 1. */
   weight: number;
+  /** Why no proxy receives it, if the policy file withdraws the endpoints of its cluster because the cluster has been unreachable for too long. Absent otherwise. */
+  withdrawn?: string | null;
   /** The workload `name.namespace`; null if it is unknown. */
   workload: string | null;
 }

@@ -38,6 +38,29 @@ fn cluster_of_a_new_secret_is_reported_once() {
 }
 
 #[test]
+fn withdrawn_endpoints_are_reported_once_and_so_is_their_return() {
+    let mut history = EventHistory::default();
+    let mut new_events = |withdrawn: Option<&str>| {
+        let withdrawn = withdrawn.map(Into::into);
+        let stale = ClusterStatus { withdrawn, ..status("east", ClusterState::Stale, None) };
+        history.observe(&[stale]);
+        let news = std::mem::take(&mut history.pending).into_iter();
+        let news = news.filter(|((_, topic), _)| *topic == Topic::Withdrawal);
+        news.map(|(_, news)| (news.reason, news.warning, news.message)).collect::<Vec<_>>()
+    };
+    assert_eq!(new_events(None), []);
+    let [(reason, true, text)] = &new_events(Some("unreachable for more than 60s"))[..] else {
+        panic!("one warning")
+    };
+    assert_eq!(*reason, "endpointsWithdrawn");
+    let fact = "the endpoints of cluster east are withdrawn: unreachable for more than 60s";
+    assert!(text.contains(fact), "{text}");
+    assert_eq!(new_events(Some("unreachable for more than 60s")), []);
+    let text = "the endpoints of cluster east are sent again".to_owned();
+    assert_eq!(new_events(None), [("endpointsReturned", false, text)]);
+}
+
+#[test]
 fn state_is_reported_once_even_if_its_reason_changes_with_age() {
     let mut history = EventHistory::default();
     let mut new_events = |statuses: &[ClusterStatus]| {

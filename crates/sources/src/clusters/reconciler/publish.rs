@@ -288,6 +288,7 @@ impl Reconciler {
                 outdated,
                 read_namespaces: self.read_namespaces(id, cluster),
                 unread: unread_namespaces,
+                withdrawn: withdrawn.map(Into::into),
                 inventory,
                 source_kind,
                 ..entry
@@ -417,6 +418,7 @@ impl Reconciler {
             roots: status.roots.clone(),
             imports: Arc::clone(&status.imports),
             kept: None,
+            withdrawn: None,
         }
     }
 }
