@@ -516,7 +516,8 @@ fn code_of(state: &str, reason: &str) -> &'static Code {
     })
 }
 
-/// Returns a note for each Secret that contains a kubeconfig but has no member label.
+/// Returns a note for each Secret that contains a kubeconfig but has no member label, or one with
+/// another value.
 fn strays(list: &Value) -> Vec<Value> {
     let labels = [strait_sources::store::ISTIO_SECRET_LABEL, strait_sources::store::SECRET_LABEL];
     let mut found = Vec::new();
@@ -529,9 +530,12 @@ fn strays(list: &Value) -> Vec<Value> {
             |bytes: &[u8]| kubeconfig::parse(bytes, None, Loopback::Allowed).is_ok();
         let entries = api::kubeconfigs(secret).into_iter();
         for (key, _) in entries.filter(|(_, bytes)| is_kubeconfig(bytes)) {
-            let fact = format!(
-                "its key {key} is a kubeconfig, but the Secret has no member label, so it is not a member"
-            );
+            let other_value = labels.iter().find_map(|(label, value)| {
+                let other = held[*label].as_str()?;
+                Some(format!("its label {label} is {:?} instead of {value:?}", text(other)))
+            });
+            let label = other_value.unwrap_or_else(|| "the Secret has no member label".to_owned());
+            let fact = format!("its key {key} is a kubeconfig, but {label}, so it is not a member");
             let object = format!("secret/{}", api::full_name(secret));
             found.push(note("secrets", &codes::SECRET_WITHOUT_LABEL, object, fact));
         }
@@ -733,12 +737,16 @@ contexts: [{name: a, context: {cluster: a, user: a}}]";
         };
         let list = json!({ "items": [
             secret("member", json!({ "strait.dev/cluster": "true" }), text),
-            secret("stray", json!({ "strait.dev/cluster": "yes" }), text),
+            secret("stray", json!({}), text),
+            secret("wrong", json!({ "strait.dev/cluster": "True" }), text),
             secret("other", json!({}), "a password"),
         ] });
         let found = strays(&list);
-        assert_eq!(found.len(), 1, "{found:#?}");
+        assert_eq!(found.len(), 2, "{found:#?}");
         assert_eq!(found[0]["object"], "secret/s/stray");
+        let fact = super::text(&found[1]["fact"]);
+        let wrong = "its label strait.dev/cluster is \"True\" instead of \"true\"";
+        assert!(fact.contains(wrong), "{fact}");
         assert!(!found[0].to_string().contains("token"));
     }
 }

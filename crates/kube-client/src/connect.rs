@@ -160,6 +160,14 @@ impl ApiClient {
         }
     }
 
+    /// Whether it sends requests to a server without any credential. A relay adds its own.
+    pub(super) fn has_no_credential(&self) -> bool {
+        let active = lock(&self.active);
+        matches!(active.authorization, Authorization::None)
+            && !active.is_in_handshake
+            && matches!(active.connections, ClientConnections::Dialled(_))
+    }
+
     /// Whether both are clones of one client, or use the connections of one relay.
     pub fn is_same(&self, other: &Self) -> bool {
         if Arc::ptr_eq(&self.active, &other.active) {

@@ -2,6 +2,7 @@
 
 use std::error::Error as StdError;
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,7 +42,7 @@ pub enum ApiError {
         fact: String,
     },
     /// The server does not accept the credential (401), or rejects the client certificate.
-    #[error("the credential is not accepted: {0}")]
+    #[error("{}", unauthorized(.0))]
     Unauthorized(String),
     /// The server accepts the credential, but it lacks the permission (403).
     #[error("not permitted: {0}")]
@@ -73,6 +74,17 @@ pub enum ApiError {
     /// The response exceeds its budget.
     #[error("{0}")]
     OverBudget(String),
+}
+
+/// Why a server responds 401 to requests without a credential.
+pub(super) const NO_CREDENTIAL: &str =
+    "the API server requires a credential, and the kubeconfig has none";
+
+fn unauthorized(fact: &str) -> String {
+    match fact {
+        NO_CREDENTIAL => fact.to_owned(),
+        _ => format!("the credential is not accepted: {fact}"),
+    }
 }
 
 /// A status and the server's message.
@@ -232,10 +244,12 @@ fn from_alert(alert: &str) -> ApiError {
     ApiError::Tls(one_line(&format!("the server ended the TLS handshake with alert {alert}{fact}")))
 }
 
-/// Returns a certificate name without Rust's debug format: `DnsName("a.example")`.
-fn plain(name: &str) -> &str {
+/// Returns a certificate name without Rust's debug format: `DnsName("a.example")`. An address has its
+/// usual form: `::1` instead of `0::1`.
+fn plain(name: &str) -> String {
     let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
-    inner.unwrap_or(name).trim_matches('"')
+    let inner = inner.unwrap_or(name).trim_matches('"');
+    inner.parse::<IpAddr>().map_or_else(|_| inner.to_owned(), |address| address.to_string())
 }
 
 /// Finds a cause of type `T`, also inside I/O errors, whose `source` skips the error that they
@@ -345,6 +359,8 @@ mod tests {
         for (presented, expected) in [
             ("DnsName(\"localhost\")", "localhost"),
             ("IpAddress(127.0.0.1)", "127.0.0.1"),
+            ("IpAddress(0::1)", "::1"),
+            ("IpAddress(fd00::0)", "fd00::"),
             ("a.example", "a.example"),
         ] {
             assert_eq!(plain(presented), expected);

@@ -14,6 +14,7 @@ use tokio::time::timeout;
 
 use super::body::ResponseBody;
 use super::envelope::Encoding;
+use super::error::NO_CREDENTIAL;
 use super::transport::StreamPermit;
 use super::{ApiClient, ApiError, protobuf};
 
@@ -185,7 +186,13 @@ impl ApiClient {
             }
             Err(_) => return Err(ApiError::Silent { request: description, limit: SILENCE_LIMIT }),
         };
-        OpenResponse::begin(description, response, permit, best).await
+        let answer = OpenResponse::begin(description, response, permit, best).await;
+        answer.map_err(|error| match error {
+            ApiError::Unauthorized(_) if self.has_no_credential() => {
+                ApiError::Unauthorized(NO_CREDENTIAL.into())
+            }
+            error => error,
+        })
     }
 }
 

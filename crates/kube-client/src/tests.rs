@@ -79,6 +79,18 @@ async fn next_event(events: &mut mpsc::Receiver<WatchEvent<Secret>>) -> String {
 }
 
 #[tokio::test]
+async fn missing_credential_is_reported_as_such() {
+    let (sim, _) = start().await;
+    let mut access = loopback_access(&sim.url(), sim.certificate_authority(), sim.token());
+    access.credential = ApiCredential::None;
+    let client = ApiClient::new(&access).expect("usable");
+    let error = client.json::<Value>(Method::GET, SECRETS, None).await.expect_err("refused");
+    assert!(matches!(error, ApiError::Unauthorized(_)));
+    let expected = "the API server requires a credential, and the kubeconfig has none";
+    assert_eq!(error.to_string(), expected);
+}
+
+#[tokio::test]
 async fn selection_is_sent_completely_and_then_as_changes() {
     let (sim, client) = start().await;
     let member = || json!({"istio/multiCluster": "true"});

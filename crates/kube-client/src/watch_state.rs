@@ -563,7 +563,7 @@ mod tests {
     fn watches_that_end_at_once_without_an_event_are_a_failure() {
         let mut run = Run::watching("5");
         let soon = Duration::from_millis(10);
-        let mut ended = |run: &mut Run| run.state.watch_ended(soon, false, 0.5).is_some();
+        let ended = |run: &mut Run| run.state.watch_ended(soon, false, 0.5).is_some();
         assert!(ended(&mut run) && ended(&mut run), "a server that shuts down does so too");
         assert!(!ended(&mut run) && run.state.has_short_watches());
         // Neither a check nor a fresh list is a sign that watches work.

@@ -163,7 +163,13 @@ impl MemberSecret {
             read.add_relayed(secret, settings);
             return read;
         }
-        for (key, member) in formats::read(secret, loopback) {
+        let found = formats::read(secret, loopback);
+        if found.is_empty() {
+            let fact = "the Secret has the member label but no data";
+            let refusal = KubeconfigRefusal::new(&codes::KUBECONFIG_UNREADABLE, "", fact);
+            read.invalid_keys.insert(secret.name.name.to_string(), refusal);
+        }
+        for (key, member) in found {
             match ClusterId::parse(&key) {
                 Ok(id) => {
                     let member = settings.clone().and_then(|settings| {
@@ -382,6 +388,14 @@ contexts: [{name: a, context: {cluster: a, user: a}}]";
     fn relayed(annotations: &[(&str, &str)]) -> WatchedSecret {
         let own = [(RELAY_ANNOTATION, "true"), (CLUSTER_ID_ANNOTATION, "west")];
         secret(&[&own, annotations].concat(), &[("invitation-expires", "2026-11-29T08:00:00Z")])
+    }
+
+    #[test]
+    fn secret_without_data_is_reported() {
+        let read = MemberSecret::read(&secret(&[], &[]), Loopback::Refused);
+        let refusal = &read.invalid_keys["a"];
+        assert_eq!(refusal.code, &codes::KUBECONFIG_UNREADABLE);
+        assert!(refusal.fact.contains("no data"), "{refusal}");
     }
 
     #[test]
