@@ -461,7 +461,7 @@ impl ProxyConfig<'_> {
             Some((name, number)) if number.parse::<u16>().is_ok() => (name, number),
             _ => (domain, port),
         };
-        let host = self.host_named(&first.into(), domain, addresses);
+        let host = self.host_named((&first.into(), virtual_host), domain, addresses);
         let port = port.parse().ok()?;
         let lists = &self.inputs.cache.route_lists;
         let caller = RouteCaller::Sidecar;
@@ -470,7 +470,12 @@ impl ProxyConfig<'_> {
 
     /// Returns the host that has a domain of a virtual host. Hosts with equal routes from rules
     /// share a virtual host, which is named after the first.
-    fn host_named(&self, first: &Hostname, domain: &str, addresses: &ListenAddresses) -> Hostname {
+    fn host_named(
+        &self,
+        (first, virtual_host): (&Hostname, &route::VirtualHost),
+        domain: &str,
+        addresses: &ListenAddresses,
+    ) -> Hostname {
         let below = domain.strip_prefix("*.");
         let is_called = |host: &Hostname| {
             let names = below.into_iter().chain([domain]);
@@ -481,7 +486,18 @@ impl ProxyConfig<'_> {
         if is_called(first) {
             return first.clone();
         }
-        let services = || addresses.services.iter();
+        // A domain that rules name in full is not the short name of a service, which has another
+        // virtual host.
+        let is_member = |host: &Hostname| {
+            virtual_host.domains.iter().any(|domain| {
+                let rest = domain.strip_prefix(host.as_str());
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+            })
+        };
+        let services = || {
+            let all = addresses.services.iter();
+            all.filter(|(service, _)| is_member(service.hostname()))
+        };
         let by_name = services().find(|(service, _)| is_called(service.hostname()));
         let found = by_name.or_else(|| {
             let mut services = services();
