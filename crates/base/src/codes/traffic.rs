@@ -73,7 +73,8 @@ Istio. Any server that answers at the address is accepted, although subjectAltNa
         "Give the entry unique hosts and addresses, or remove it.", "\
 Services of clusters take precedence over ServiceEntries, and older ServiceEntries over younger ones. A host
 of another namespace is not merged. An address or range of another service stays with that service, at each
-port that both have. The message names the owner.";
+port that both have. Of several entries without an address that have the same TCP port, one receives the
+connections of clients that do not resolve names with the agent's DNS. The message names the owner.";
 
     /// A server of a Gateway.
     GATEWAY_SERVER = "STR1010", "a server of a Gateway cannot be served as written",

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use serde_json::Value;
 
 use super::ConfigView;
-use super::address_owners::AddressOwners;
+use super::address_owners::{AddressOwners, is_indistinguishable, order};
 use super::clients::seen;
 use super::objects::items;
 use crate::standing::ConfigReason;
@@ -82,15 +82,46 @@ impl ConfigView<'_> {
                 loss.reasons.push(ConfigReason::new(&codes::ENTRY_OWNED, path, text));
             }
             self.add_addresses(object, service, &mut loss);
+            self.add_ports(object, service, &namespace, &mut loss);
         }
         loss.is_whole = !hosts.is_empty() && without_effect == hosts.len();
         loss
     }
 
+    /// Adds the TCP ports of an entry without an address at which clients that do not resolve names
+    /// with the agent reach another service instead.
+    fn add_ports(
+        &self,
+        object: &Value,
+        service: &MergedService,
+        namespace: &Namespace,
+        loss: &mut EntryLoss,
+    ) {
+        let owners = self.address_owners.get_or_init(|| AddressOwners::of(self.context));
+        for (at, given) in items(object, "/spec/ports").iter().enumerate() {
+            let number = given["number"].as_u64().and_then(|number| u16::try_from(number).ok());
+            let port = number.and_then(|number| service.port(number));
+            let Some(port) = port.filter(|port| is_indistinguishable(service, port)) else {
+                continue;
+            };
+            let winner = owners.rest(port.number, namespace);
+            let Some(winner) = winner.filter(|other| other.hostname() != service.hostname()) else {
+                continue;
+            };
+            let text = format!(
+                "{} has no address: connections to its port {} go to {}, unless the client resolves the name with the agent's DNS",
+                service.hostname(),
+                port.number,
+                owner(winner)
+            );
+            let path = format!("spec.ports[{at}]");
+            loss.reasons.push(ConfigReason::new(&codes::ENTRY_OWNED, path, text));
+        }
+    }
+
     /// Adds the addresses and ranges of an entry that belong to another service.
     fn add_addresses(&self, object: &Value, service: &MergedService, loss: &mut EntryLoss) {
         let owners = self.address_owners.get_or_init(|| AddressOwners::of(self.context));
-        let order = |service: &MergedService| (service.rank(), service.hostname().clone());
         let own = order(service);
         let given = items(object, "/spec/addresses").iter().enumerate();
         for (at, given) in given.filter_map(|(at, given)| Some((at, given.as_str()?))) {
