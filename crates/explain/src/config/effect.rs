@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use super::gateways::has_lost_all_servers;
 use super::objects::{items, pointer};
 use super::{ConfigView, Finding};
 use crate::standing::ObjectStanding;
@@ -56,15 +57,7 @@ pub(super) fn has_none(object: &TrafficObject, stored: &Value, reasons: &[Reason
                 && all_items("spec.tracing", &nothing)
                 && all_items("spec.metrics", &nothing)
         }
-        TrafficObject::Gateway(gateway) => {
-            let is_lost = |path: &str, server: &Value| {
-                let is_read = gateway.servers.iter().any(|one| gateway.server_path(one) == path);
-                let of_hosts = format!("{path}.hosts");
-                let hosts = lost().filter(|reason| is_around(&of_hosts, &reason.path)).count();
-                !is_read || hosts >= items(server, "/hosts").len()
-            };
-            all_items("spec.servers", &is_lost)
-        }
+        TrafficObject::Gateway(gateway) => has_lost_all_servers(gateway, reasons),
         TrafficObject::Ingress(ingress) => ingress.rules.is_empty(),
         _ => false,
     }

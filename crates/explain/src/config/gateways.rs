@@ -66,6 +66,18 @@ fn unused_passthrough(gateway: &Gateway) -> impl Iterator<Item = Reason> {
     })
 }
 
+/// Returns whether a Gateway has no server with a host, according to `reasons`.
+pub(super) fn has_lost_all_servers(gateway: &Gateway, reasons: &[Reason]) -> bool {
+    let lost =
+        |path: &str| reasons.iter().filter(|reason| reason.is_lost && reason.path == path).count();
+    let is_lost = |server: &GatewayServer| {
+        let path = gateway.server_path(server);
+        let hosts = server.hosts.len();
+        lost(&path) > 0 || (hosts > 0 && lost(&format!("{path}.hosts")) >= hosts)
+    };
+    gateway.servers.iter().all(is_lost)
+}
+
 fn plain(name: &str) -> &str {
     name.strip_prefix(OF_OWN).unwrap_or(name)
 }
@@ -133,16 +145,8 @@ impl ConfigView<'_> {
             return *is_idle;
         }
         let found = self.gateway(gateway);
-        let lost = |path: &str| {
-            found.reasons.iter().filter(|reason| reason.is_lost && reason.path == path).count()
-        };
-        let is_lost = |server: &GatewayServer| {
-            let path = gateway.server_path(server);
-            let hosts = server.hosts.len();
-            lost(&path) > 0 || (hosts > 0 && lost(&format!("{path}.hosts")) >= hosts)
-        };
         let is_idle = found.standing == Some(ObjectStanding::Unused)
-            || (!gateway.servers.is_empty() && gateway.servers.iter().all(is_lost));
+            || has_lost_all_servers(gateway, &found.reasons);
         self.idle_gateways.borrow_mut().insert(gateway.meta.clone(), is_idle);
         is_idle
     }
