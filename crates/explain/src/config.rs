@@ -7,6 +7,8 @@
 
 mod address_owners;
 mod clients;
+mod covered_objects;
+mod covered_rules;
 mod destinations;
 mod effect;
 mod entries;
@@ -24,11 +26,13 @@ mod rules;
 mod scopes;
 
 use std::cell::{OnceCell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use self::address_owners::AddressOwners;
 use self::clients::{Audience, ClientGroups, RouterGroup};
+use self::covered_rules::CoveredRules;
 pub use self::gateways::CredentialFault;
 use super::access::policy_states;
 use super::standing::{ConfigReason, ConfigState, ObjectStanding};
@@ -43,6 +47,7 @@ use strait_model::{
 use strait_rules::access::{AccessPolicies, PolicyName};
 use strait_rules::service_entry::EntryProblem;
 use strait_rules::traffic::selection::RuleSelector;
+use strait_rules::traffic::virtual_service_selection::RoutedService;
 use strait_rules::traffic::{
     ObjectMeta, Reason, Traffic, TrafficObject, TrafficReport, TrafficReports,
 };
@@ -148,6 +153,10 @@ pub struct ConfigView<'a> {
     address_owners: OnceCell<AddressOwners<'a>>,
     /// The ports of all services.
     service_ports: OnceCell<BTreeSet<u16>>,
+    /// Whether rules for routers are evaluated.
+    covered_rules: OnceCell<CoveredRules>,
+    /// Whether merged routes of the Gateway API are evaluated, by their active form.
+    covered_routes: RefCell<HashMap<*const RoutedService, Rc<CoveredRules>>>,
     /// Cache of whether Gateways have no effect.
     idle_gateways: RefCell<BTreeMap<ObjectMeta, bool>>,
     /// Cache of the namespaces with workloads that a Gateway's selector selects.
@@ -193,6 +202,8 @@ impl<'a> ConfigView<'a> {
             workloads: OnceCell::new(),
             address_owners: OnceCell::new(),
             service_ports: OnceCell::new(),
+            covered_rules: OnceCell::new(),
+            covered_routes: RefCell::default(),
             idle_gateways: RefCell::default(),
             selected: RefCell::default(),
         }

@@ -83,11 +83,12 @@ A server needs a port, a protocol, a host, and for TLS a mode with its required 
 server or an invalid host is omitted. All other servers and hosts apply.";
 
     /// Two servers on one port.
-    GATEWAY_CONFLICT = "STR1011", "a server of a Gateway conflicts with an older Gateway",
+    GATEWAY_CONFLICT = "STR1011", "a server of a Gateway conflicts with another Gateway",
         "Give either of the two another host or port, or merge them into one Gateway.", "\
 Gateways that select the same routers share their ports. On a plain-text port, the oldest server determines
 the protocol. With TLS, a host belongs to the oldest server that has it, whichever namespace it is for. The
-conflicting part is omitted, and the rest applies.";
+conflicting part is omitted, and the rest applies. If any server of a plain-text port redirects a host to
+HTTPS (httpsRedirect), no server of the port serves the host in plain text.";
 
     /// A VirtualService without a Gateway.
     GATEWAY_UNBOUND = "STR1012", "a VirtualService names a Gateway that does not serve it",

@@ -216,7 +216,7 @@ impl ConfigView<'_> {
 
     /// Returns the namespaces of workloads with these labels. Cached, because many Gateways select
     /// the same routers.
-    fn selected_by(&self, selector: &RuleSelector) -> Audience {
+    pub(super) fn selected_by(&self, selector: &RuleSelector) -> Audience {
         if let Some(found) = self.selected.borrow().get(selector) {
             return found.clone();
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::clients::Audience;
+use super::covered_rules::ObjectCoverage;
 use super::{ConfigView, Finding};
 use crate::standing::ObjectStanding;
 use strait_base::codes;
@@ -35,9 +36,15 @@ impl ConfigView<'_> {
             return Finding::unused(&codes::SELECTOR_UNUSED, "spec", text);
         }
         let taken = self.taken(ingress, gateway);
-        if !taken.is_empty() && taken.len() == ingress.rules.len() {
+        let covered = self.covered_rules().of(&RouteOrigin::for_ingress(&ingress.meta));
+        if !taken.is_empty() && taken.len() == ingress.rules.len()
+            || covered.is_some_and(ObjectCoverage::is_whole)
+        {
             found.standing = Some(ObjectStanding::Shadowed);
         }
+        let covered = covered.into_iter().flat_map(|covered| covered.reasons(false));
+        let is_taken = |reason: &Reason| taken.iter().any(|one| one.path == reason.path);
+        found.reasons.extend(covered.filter(|reason| !is_taken(reason)));
         found.reasons.extend(taken);
         let clients = Audience::from([Namespace::default()]);
         let mut reported_paths = BTreeSet::new();

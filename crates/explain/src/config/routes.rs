@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::clients::{Audience, all_seen, audience, is_imported, of_clients, proxied, seen};
+use super::covered_rules::ObjectCoverage;
 use super::objects::HostPaths;
 use super::{ConfigView, Finding};
 use crate::remote_pods::rules_without_effect;
@@ -69,6 +70,12 @@ struct HostOwners<'a> {
 }
 
 impl HostOwners<'_> {
+    /// Returns the numbers of all ports.
+    fn ports(&self) -> BTreeSet<u16> {
+        let connections = self.connections.iter().map(|port| port.number);
+        self.requests.iter().copied().chain(connections).collect()
+    }
+
     /// Returns the ports of a Service that a route of this kind can use, and their description.
     fn carried(&self, route: &GatewayRoute) -> (BTreeSet<u16>, &'static str) {
         let number = |port: &Port| port.number;
@@ -109,9 +116,17 @@ impl ConfigView<'_> {
         // A just parsed object may not be active yet.
         let routed = services.routed(service);
         found.reasons.extend(routed.into_iter().flat_map(|routed| routed.reasons.iter().cloned()));
+        let covered = self.covered_rules().of(&service.origin).filter(|_| is_bound);
+        let covered_reasons = covered.map(|one| one.reasons(service.is_for_mesh()));
+        found.reasons.extend(covered_reasons.into_iter().flatten());
+        let is_at_gateways = is_bound && !covered.is_some_and(ObjectCoverage::is_whole);
         if !service.is_for_mesh() {
-            found.standing = (!is_bound).then_some(ObjectStanding::Unused);
-            found.proxies = if is_bound { self.routers_of(service) } else { 0 };
+            if !is_bound {
+                found.standing = Some(ObjectStanding::Unused);
+            } else if !is_at_gateways {
+                found.standing = Some(ObjectStanding::Shadowed);
+            }
+            found.proxies = if is_at_gateways { self.routers_of(service) } else { 0 };
             found.reasons.extend(self.at_gateways(service, object));
             return found;
         }
@@ -138,7 +153,7 @@ impl ConfigView<'_> {
         }
         found.reasons.extend(protocols.reasons(service));
         // Its rules may still apply at gateways.
-        if hosts > 0 && hosts == taken && !is_bound {
+        if hosts > 0 && hosts == taken && !is_at_gateways {
             found.standing = Some(ObjectStanding::Shadowed);
             return found;
         }
@@ -178,7 +193,9 @@ impl ConfigView<'_> {
             let mut hosts = service.mesh_hosts();
             hosts.any(|host| self.has(routed, host, namespace, selection))
         });
-        found.proxies += self.routers_of(service);
+        if is_at_gateways {
+            found.proxies += self.routers_of(service);
+        }
         found
     }
 
@@ -477,6 +494,7 @@ impl ConfigView<'_> {
         let mut found = Finding::default();
         let (mut clients, mut ports) = (Audience::new(), BTreeSet::new());
         let (mut known, mut taken) = (0, 0);
+        let mut covered = ObjectCoverage::default();
         for parent in &route.parents {
             let path = format!("spec.parentRefs[{}]", parent.index);
             let host = HostPattern::for_service(&parent.host);
@@ -495,6 +513,13 @@ impl ConfigView<'_> {
             let owners = self.owners(routed, &host);
             let (carried, what) = owners.carried(route);
             let has_port = parent.port.is_none_or(|port| carried.contains(&port));
+            if owners.others.is_empty()
+                && (has_port || !owners.is_service)
+                && let Some(own) =
+                    self.covered_routes(routed, &host, owners.ports()).of(&route.origin())
+            {
+                covered.merge(own);
+            }
             if !owners.is_service {
                 if self.is_none(&parent.host) {
                     let text = format!("there is no Service {}", parent.host);
@@ -515,9 +540,10 @@ impl ConfigView<'_> {
             clients.extend(owners.own);
             ports.extend(carried);
         }
+        found.reasons.extend(covered.reasons(false));
         if known == 0 && self.services_known {
             found.standing = Some(ObjectStanding::Unused);
-        } else if known > 0 && known == taken {
+        } else if known > 0 && known == taken || covered.is_whole() {
             found.standing = Some(ObjectStanding::Shadowed);
         }
         if clients.is_empty() {

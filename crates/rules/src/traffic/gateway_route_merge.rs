@@ -108,7 +108,7 @@ impl GatewayRouteObjects {
     ) -> VirtualService {
         let (mut rules, mut tls, mut tcp) = (Vec::new(), Vec::new(), Vec::new());
         for route in all.values() {
-            let origin = Arc::new(route_origin(route));
+            let origin = Arc::new(route.origin());
             let yields =
                 |parent: &&ParentService| all.values().any(|other| route.yields_to(parent, other));
             let parents = route.parents.iter().filter(|parent| parent.host == *host);
@@ -169,7 +169,7 @@ impl GatewayRouteObjects {
             Some(namespace) => ExportTo::Namespaces(vec![namespace.clone()]),
             None => ExportTo::Public,
         };
-        let origin = route_origin(oldest);
+        let origin = oldest.origin();
         VirtualService {
             meta,
             origin: Arc::new(origin),
@@ -209,16 +209,19 @@ fn closed_grpc_ports(rules: &[HttpRule]) -> Vec<HttpRule> {
     closed.filter(|_| are_others).collect()
 }
 
-fn route_origin(route: &GatewayRoute) -> RouteOrigin {
-    RouteOrigin {
-        kind: match route.kind {
-            "GRPCRoute" => RouteKind::GrpcRoute,
-            "TCPRoute" => RouteKind::TcpRoute,
-            "TLSRoute" => RouteKind::TlsRoute,
-            _ => RouteKind::HttpRoute,
-        },
-        namespace: route.meta.namespace.clone(),
-        name: Arc::clone(&route.meta.name),
+impl GatewayRoute {
+    /// Returns the name of the object in the routes of proxies.
+    pub fn origin(&self) -> RouteOrigin {
+        RouteOrigin {
+            kind: match self.kind {
+                "GRPCRoute" => RouteKind::GrpcRoute,
+                "TCPRoute" => RouteKind::TcpRoute,
+                "TLSRoute" => RouteKind::TlsRoute,
+                _ => RouteKind::HttpRoute,
+            },
+            namespace: self.meta.namespace.clone(),
+            name: Arc::clone(&self.meta.name),
+        }
     }
 }
 

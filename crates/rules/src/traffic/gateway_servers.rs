@@ -64,6 +64,8 @@ struct ServerLoss<'a> {
     /// The lost host; `None` if the whole server is lost.
     host: Option<&'a ServerHost>,
     winner: &'a Arc<Gateway>,
+    /// Whether the winner redirects the host to HTTPS. Otherwise it serves the host.
+    redirects: bool,
 }
 
 impl Gateways {
@@ -417,7 +419,8 @@ fn merged_with_losses<'a>(
             _ => plain.filter(|_| port.tls.is_empty()),
         };
         if let Some(first) = first {
-            losses.push(ServerLoss { winner: first.gateway, gateway, server, host: None });
+            let winner = first.gateway;
+            losses.push(ServerLoss { winner, gateway, server, host: None, redirects: false });
             continue;
         }
         match server.protocol {
@@ -448,7 +451,8 @@ fn merged_with_losses<'a>(
                     {
                         continue;
                     }
-                    losses.push(ServerLoss { gateway, server, host: Some(host), winner });
+                    let host = Some(host);
+                    losses.push(ServerLoss { gateway, server, host, winner, redirects: false });
                 }
                 std::collections::btree_map::Entry::Vacant(free) => {
                     free.insert((gateway, server));
@@ -460,7 +464,34 @@ fn merged_with_losses<'a>(
             port.tls.push(placed);
         }
     }
-    (ports.into_values().collect(), losses)
+    let ports: Vec<_> = ports.into_values().collect();
+    losses.extend(ports.iter().flat_map(redirected_hosts));
+    (ports, losses)
+}
+
+/// Returns the hosts of HTTP servers whose requests another server of the port redirects to HTTPS.
+/// A wildcard is not lost, because narrower hosts of VirtualServices are served under it.
+fn redirected_hosts<'a>(port: &GatewayPort<'a>) -> Vec<ServerLoss<'a>> {
+    let mut redirecting = BTreeMap::<&HostPattern, &'a Arc<Gateway>>::new();
+    for placed in port.http.iter().filter(|placed| placed.server.https_redirect) {
+        for host in &placed.hosts {
+            redirecting.entry(&host.host).or_insert(placed.gateway);
+        }
+    }
+    let mut losses = Vec::new();
+    if redirecting.is_empty() {
+        return losses;
+    }
+    for &PlacedServer { gateway, server, ref hosts } in &port.http {
+        let hosts = hosts.iter().filter(|host| host.host.exact().is_some());
+        for &host in hosts.filter(|_| !server.https_redirect) {
+            if let Some(&winner) = redirecting.get(&host.host) {
+                let host = Some(host);
+                losses.push(ServerLoss { gateway, server, host, winner, redirects: true });
+            }
+        }
+    }
+    losses
 }
 
 /// The Gateways, which change one by one.
@@ -537,6 +568,13 @@ impl ServerLoss<'_> {
                 format!(
                     "port {port} belongs to {winner}, which takes precedence; only servers of \
                      HTTP, or of TLS with different hosts, share a port"
+                ),
+            ),
+            Some(ServerHost { host, .. }) if self.redirects => (
+                format!("{server}.hosts"),
+                format!(
+                    "httpsRedirect of {winner} redirects all requests to {host} at port {port}; \
+                     the other hosts apply"
                 ),
             ),
             Some(ServerHost { host, .. }) => (

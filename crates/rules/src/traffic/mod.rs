@@ -9,6 +9,7 @@ mod addressed;
 pub mod changes;
 pub mod config;
 pub mod destination_rule;
+pub mod earlier_matches;
 pub mod edition;
 pub mod envoy_filter;
 pub mod foreign;

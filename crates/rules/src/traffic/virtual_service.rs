@@ -12,7 +12,7 @@ mod never;
 mod raw;
 mod source;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,12 +26,13 @@ use self::http::Reader;
 use self::raw::{RawDestination, RawHttpRule};
 pub use self::source::Delegate;
 use self::source::{gateway_name, source};
+use super::earlier_matches::EarlierMatches;
 use super::hosts::{HostPattern, HostSet};
 use super::kind::KindSettings;
 use super::object::{self, ObjectMeta, Reason};
 use super::route::{
-    ConnectionMatch, Destination, HttpRule, MESH, PathMatch, RareConditions, RequestMatch,
-    RouteKind, RouteOrigin, RulePlace, SourceMatch, TcpRule, place,
+    ConnectionMatch, Destination, HttpRule, MESH, RequestMatch, RouteKind, RouteOrigin, RulePlace,
+    SourceMatch, TcpRule, place,
 };
 use strait_base::codes;
 use strait_model::mesh_config::{SHORTER, at_least_a_millisecond};
@@ -419,11 +420,10 @@ fn unreachable(
 }
 
 /// Reports matches without an effect, because an earlier match covers all of their requests: an
-/// equal one, or one with a shorter prefix and the same other conditions. Each match is compared
-/// only with prefixes of the path.
+/// equal one, or one with a shorter prefix and the same other conditions.
 fn covered(rules: &[HttpRule], delegates: &SortedMap<usize, Delegate>, reasons: &mut Vec<Reason>) {
-    // Paths with their locations, by all other conditions.
-    let mut earlier: HashMap<RequestMatch, HashMap<Option<PathMatch>, String>> = HashMap::new();
+    // Each match with its path in the object.
+    let mut earlier = EarlierMatches::<String>::default();
     let takes_all = |request: &RequestMatch| {
         request.is_catch_all() && request.port.is_none() && request.source == SourceMatch::default()
     };
@@ -436,27 +436,11 @@ fn covered(rules: &[HttpRule], delegates: &SortedMap<usize, Delegate>, reasons: 
         for (place, request) in
             rule.matches.iter().enumerate().filter(|(_, request)| !request.refused)
         {
-            let mut rest = request.clone();
-            let wanted = rest.path.take();
-            let name = Arc::default();
-            let more = RareConditions::clone(request);
-            rest.more = RareConditions { name, stat_prefix: Arc::default(), ..more }.into();
             let path = format!("spec.http[{at}].match[{place}]");
-            let paths = earlier.entry(rest).or_default();
-            let text = match &wanted {
-                Some(PathMatch::Exact(text) | PathMatch::Prefix(text)) => &**text,
-                _ => "",
-            };
-            let mut prefixes = text
-                .char_indices()
-                .map(|(end, c)| end + c.len_utf8())
-                .filter_map(|end| paths.get(&Some(PathMatch::Prefix(text.get(..end)?.into()))));
-            let by = prefixes.next().or_else(|| paths.get(&wanted)).or_else(|| paths.get(&None));
-            if let Some(by) = by {
+            let own = (!delegates.contains_key(&at)).then(|| path.clone());
+            if let Some(by) = earlier.owner_or_add(request, own) {
                 let text = format!("{by} matches all of its requests: it is never reached");
                 reasons.push(Reason::warning(&codes::RULE_UNREACHABLE, path, text));
-            } else if !delegates.contains_key(&at) {
-                paths.insert(wanted, path);
             }
         }
     }

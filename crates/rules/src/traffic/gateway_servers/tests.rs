@@ -88,6 +88,22 @@ fn younger_tls_server_loses_only_duplicate_hosts() {
 }
 
 #[test]
+fn host_that_another_server_redirects_is_lost() {
+    let redirecting = |host: &str| {
+        let mut server = http(80, host);
+        server["tls"] = json!({ "httpsRedirect": true });
+        server
+    };
+    let older = gateway(1, "a", &json!([http(80, "b.com"), http(90, "a.com")]));
+    let both = [redirecting("a.com"), redirecting("b.com"), redirecting("*.com")];
+    let redirects = gateway(2, "b", &json!(both));
+    let later =
+        gateway(3, "c", &json!([http(80, "x/a.com"), http(80, "*.com"), http(80, "c.com")]));
+    let (_, news) = merged_text(&[older, redirects, later]);
+    assert_eq!(news, ["a STR1011 spec.servers[0].hosts", "c STR1011 spec.servers[0].hosts"]);
+}
+
+#[test]
 fn scoped_gateways_do_not_affect_proxies_of_other_namespaces() {
     let own = gateway(2, "own", &json!([https(443, &["a.com"])]));
     let mut strange = Gateway::clone(&gateway(1, "strange", &json!([https(443, &["a.com"])])));

@@ -241,7 +241,7 @@ struct Invalidity {
 /// name, if any.
 fn invalidity_of_service(service: Option<&Resolution>) -> Option<Invalidity> {
     let (reason, message) = match service {
-        None => ("NoService", "the mesh has no Service with this name"),
+        None => ("NoService", "this cluster has no Service with this name"),
         Some(Resolution::Alias(_)) => {
             ("InvalidServiceType", "a Service of type ExternalName is not exported")
         }
