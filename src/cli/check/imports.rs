@@ -1,7 +1,7 @@
 //! Findings about ServiceExports that are not valid, and about ServiceImports that are missing, or no
 //! longer updated, for a reason with a code.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
@@ -19,22 +19,34 @@ const NOT_WRITTEN: [&codes::Code; 5] = [
     &codes::IMPORT_CONFLICT,
 ];
 
+/// The services of a cluster whose imports have one code.
+struct ImportGroup<'a> {
+    names: BTreeSet<&'a str>,
+    /// The first of the services.
+    host: &'a String,
+    /// Its reason.
+    reason: &'a Option<String>,
+}
+
 /// Returns a finding for each cluster and code, with the number of services. It is a problem if the
 /// imports cannot be written.
 pub(super) fn findings(services: &[Service]) -> Vec<Value> {
-    let mut groups: BTreeMap<(String, &str), (usize, &String, &Option<String>)> = BTreeMap::new();
+    let mut groups: BTreeMap<(String, &str), ImportGroup<'_>> = BTreeMap::new();
     for service in services {
+        // A service has a name of the cluster and one of the cluster set, with the same imports.
+        let host = &service.hostname;
+        let name = host.split_once(".svc.").map_or(&**host, |(name, _)| name);
         for import in &service.imports {
             let Some(code) = import.code.as_deref() else { continue };
-            let first = (0, &service.hostname, &import.reason);
-            groups.entry((text(&import.cluster), code)).or_insert(first).0 += 1;
+            let first = ImportGroup { names: BTreeSet::new(), host, reason: &import.reason };
+            groups.entry((text(&import.cluster), code)).or_insert(first).names.insert(name);
         }
     }
-    let found = groups.into_iter().filter_map(|((cluster, code), (count, host, reason))| {
-        let (host, reason) = (text(host), text(reason));
-        let fact = match count {
+    let found = groups.into_iter().filter_map(|((cluster, code), group)| {
+        let (host, reason) = (text(group.host), text(group.reason));
+        let fact = match group.names.len() {
             1 => format!("import of {host}: {reason}"),
-            _ => format!("imports of {count} services, such as {host}: {reason}"),
+            count => format!("imports of {count} services, such as {host}: {reason}"),
         };
         let object = format!("cluster/{cluster}");
         let is_problem = NOT_WRITTEN.iter().any(|one| one.id == code);
@@ -78,7 +90,14 @@ mod tests {
                 "hostname": "b.shop",
                 "imports": [import("east", json!("STR0443")), import("west", Value::Null)],
             },
-            { "hostname": "c.shop", "imports": [import("west", json!("STR0441"))] },
+            {
+                "hostname": "c.shop.svc.cluster.local",
+                "imports": [import("west", json!("STR0441"))],
+            },
+            {
+                "hostname": "c.shop.svc.clusterset.local",
+                "imports": [import("west", json!("STR0441"))],
+            },
             { "hostname": "d.shop", "imports": [import("north", json!("STR0354"))] },
         ]);
         let found = findings(&typed::<Vec<_>>(services));
@@ -95,7 +114,7 @@ mod tests {
             [
                 "problem cluster/east imports of 2 services, such as a.shop: why",
                 "problem cluster/north import of d.shop: why",
-                "note cluster/west import of c.shop: why",
+                "note cluster/west import of c.shop.svc.cluster.local: why",
             ]
         );
     }
