@@ -389,7 +389,7 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
         let end = began + lifetime + LIFETIME_GRACE;
         let mut initial = begin == Begin::Everything;
         let mut answer = self.request(path).await?;
-        // A watch that follows watches that ended at once must last, or report an event.
+        // After several watches that ended at once, a watch must last a second or report an event.
         let mut is_on_trial = !initial && self.state.has_short_watches();
         if !initial && !is_on_trial {
             self.sink.answered().await?;

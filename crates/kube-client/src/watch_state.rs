@@ -185,8 +185,8 @@ impl WatchState {
         }
     }
 
-    /// Whether so many watches ended at once without an event that a new one is no success before it
-    /// lasts or has an event.
+    /// Whether so many watches ended at once without an event that a new watch counts as a success
+    /// only after a second or an event.
     pub(super) fn has_short_watches(&self) -> bool {
         self.short_watches >= SHORT_WATCHES
     }

@@ -11,7 +11,7 @@ use super::{
     ISTIO_SECURITY_VERSIONS, ISTIO_TELEMETRY, ISTIO_TELEMETRY_VERSIONS, ObjectKey,
 };
 
-/// A kind of configuration objects: where API servers have it, and what its objects are for.
+/// A kind of configuration objects: its location in the API, and the purpose of its objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConfigKind {
     /// The API group.
@@ -27,9 +27,9 @@ pub struct ConfigKind {
     pub namespaced: bool,
     /// The part of the mesh that its objects configure.
     pub role: ConfigRole,
-    /// Whether an object may apply to the proxies of the member that contains it, if the operator
-    /// enables that. Not so: access policies, settings of the whole mesh, objects that webhooks read,
-    /// and objects whose status must be written.
+    /// Whether an object can apply to the proxies of the member that contains it, if the operator
+    /// enables that. False for access policies, settings of the whole mesh, objects that webhooks
+    /// read, and objects whose status must be written.
     pub in_members: bool,
     /// Whether an object in the root namespace applies to the whole mesh.
     pub mesh_wide: bool,
@@ -46,8 +46,8 @@ pub enum ConfigRole {
     Entries,
     /// Routes, gateways and other settings of proxies: `strait_rules::traffic`.
     Traffic,
-    /// Access: `strait_rules::access`. A server that refuses to list such objects must not
-    /// be treated as one without any.
+    /// Access: `strait_rules::access`. If a server refuses to list such objects, it must not be
+    /// treated as a server without such objects.
     Access,
 }
 
@@ -204,7 +204,7 @@ impl ConfigRole {
 }
 
 impl StatusField {
-    /// Returns the field of an object.
+    /// Returns the field in which the status of an object states its effect.
     pub fn of(key: &ObjectKey) -> Self {
         ConfigKind::find(key).map_or(Self::Unwritten, |kind| kind.status)
     }

@@ -32,8 +32,8 @@ pub(crate) struct RemoveArgs {
     wait: Wait,
 }
 
-/// Returns whether a context is known to lead to the member, so that no other cluster loses its reader and gateway. `false` if
-/// that cannot be found out, for example because the member's token has expired.
+/// Returns whether a context is known to lead to the member, so that no other cluster loses its reader and gateway. Returns
+/// `false` if the clusters cannot be compared, for example because the member's token has expired.
 ///
 /// # Errors
 /// If the context leads to another cluster.

@@ -7,9 +7,9 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-/// A byte stream that fails after its token was cancelled. hyper moves an HTTP/2 connection into a
-/// task of its own, which goes on while a request is open: dropping hyper's future would leave the
-/// watches of a revoked relay open.
+/// A byte stream that fails after its token was cancelled. hyper runs an HTTP/2 connection in a
+/// separate task that ends only after the last request. Without this stream, the watches of a revoked
+/// relay would stay open.
 pub(super) struct Closable<T> {
     io: T,
     closed: Pin<Box<WaitForCancellationFutureOwned>>,

@@ -1,4 +1,4 @@
-//! Requests that earlier matches of rules take already.
+//! Requests that earlier matches of rules already cover.
 
 use std::collections::HashMap;
 use std::sync::Arc;

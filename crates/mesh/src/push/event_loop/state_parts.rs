@@ -1,5 +1,5 @@
-//! The parts of the event loop's state: what sources set as a whole, what a version consists of, and
-//! what waits for the next version.
+//! The parts of the event loop's state: inputs that are replaced as a whole, the derived parts of a
+//! version, and changes that the next version will contain.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,8 +20,7 @@ use strait_model::{
     NetworkId, Workloads,
 };
 
-/// Inputs that an event replaces as a whole. The other inputs are applied incrementally and have
-/// state of their own.
+/// Inputs that an event replaces as a whole. Separate types apply the other inputs incrementally.
 #[derive(Clone, Default)]
 pub(super) struct MeshInputs {
     pub(super) config: Arc<MeshConfig>,
@@ -76,7 +75,7 @@ pub(super) struct UnpublishedChanges {
 }
 
 impl Default for UnpublishedChanges {
-    /// Nothing, except that the networks have not been computed yet.
+    /// Creates the value before the first version: the networks have not been computed.
     fn default() -> Self {
         Self {
             aggregate: AggregateChanges::default(),

@@ -232,7 +232,7 @@ impl KubeIndex {
 /// Why an export is not valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Invalidity {
-    /// The reason of its condition.
+    /// The reason in the export's condition.
     reason: &'static str,
     message: &'static str,
 }
