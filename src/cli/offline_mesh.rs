@@ -9,8 +9,8 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::failure::CommandFailure;
-use super::output::listed;
 use strait_base::codes::{self, Code};
+use strait_base::names::list_first;
 use strait_explain::{ConfigReason, ConfigReports, ConfigState, ObjectStanding};
 use strait_kube_client::Encoding;
 use strait_mesh::push::PushContext;
@@ -269,7 +269,7 @@ fn in_root_namespace(
     let objects =
         unnamed.iter().filter(|key| ConfigKind::find(key).is_some_and(|kind| kind.mesh_wide));
     let objects: Vec<String> = objects.map(|key| format!("{} {}", key.kind, key.name)).collect();
-    let named = listed(objects.iter(), NAMED_MAX);
+    let named = list_first(objects.iter(), NAMED_MAX);
     (!objects.is_empty()).then(|| {
         format!(
             "no metadata.namespace: {named}; checked in namespace {namespace} (-n). In the root namespace \

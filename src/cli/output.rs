@@ -324,20 +324,6 @@ pub(crate) fn items(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Joins names with commas: at most `most` of them, and the number of the others.
-pub(crate) fn listed<S: AsRef<str>>(
-    names: impl ExactSizeIterator<Item = S>,
-    most: usize,
-) -> String {
-    let more = match names.len().saturating_sub(most) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    let first: Vec<S> = names.take(most).collect();
-    let first: Vec<&str> = first.iter().map(AsRef::as_ref).collect();
-    first.join(", ") + &more
-}
-
 /// A value that a cell shows.
 pub(crate) trait Shown {
     /// Formats the value; empty for a missing value.

@@ -12,8 +12,9 @@ use super::access_log::{LogCoverage, LoggedCall};
 use super::client::AdminClient;
 use super::failure::{CommandFailure, CommandResult, Exit};
 use super::list::QueryArgs;
-use super::output::{self, Format, clean, listed, text};
+use super::output::{self, Format, clean, text};
 use strait_admin_api::{ProxyTotals, ScopePreview};
+use strait_base::names::list_first;
 use strait_xds::names::hostname_of;
 
 /// Maximum number of different names of each kind. Further names are not names of services.
@@ -181,7 +182,7 @@ fn notes(answer: &ScopePreview, namespace: &str, coverage: &LogCoverage) -> Vec<
     if !unknown.is_empty() {
         notes.push(format!(
             "called, but not defined in the mesh: {}; reachable only while outboundTrafficPolicy is ALLOW_ANY",
-            listed(unknown.iter().map(text), UNKNOWN_MAX)
+            list_first(unknown.iter().map(text), UNKNOWN_MAX)
         ));
     }
     let others: Vec<String> = answer.others.iter().map(text).collect();

@@ -25,6 +25,7 @@ pub mod admission;
 pub mod bounded;
 pub mod dns_name;
 pub mod duration;
+pub mod names;
 pub mod time;
 pub mod unread;
 pub mod verifying_keys;

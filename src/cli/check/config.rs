@@ -13,11 +13,10 @@ use crate::cli::cluster::api::{Hub, HubKubeconfig, SYSTEM_NAMESPACE};
 use crate::cli::failure::{CommandFailure, CommandResult, Exit};
 use crate::cli::list::QueryArgs;
 use crate::cli::offline_mesh::{OfflineMesh, read_files};
-use crate::cli::output::{
-    self, Cell, Column, Format, OutputStyle, Show, TableLayout, clean, listed, text,
-};
+use crate::cli::output::{self, Cell, Column, Format, OutputStyle, Show, TableLayout, clean, text};
 use strait_admin_api::{ObjectReason, ObjectState, ObjectStatus};
 use strait_base::codes;
+use strait_base::names::list_first;
 use strait_explain::{ConfigQuery, ConfigView};
 use strait_sources::store::Warning;
 
@@ -186,7 +185,7 @@ fn suite(states: &[ObjectStatus], warnings: &[Warning]) -> TestSuite {
 
 /// Returns a note about hosts that no file defines.
 fn unknown(hosts: &BTreeSet<String>) -> Option<String> {
-    let named = listed(hosts.iter(), HOSTS_NAMED);
+    let named = list_first(hosts.iter(), HOSTS_NAMED);
     (!hosts.is_empty()).then(|| {
         format!(
             "no file defines the hosts {named}: use strait check config without -f to check them against a running mesh"

@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::finding::{note, problem};
-use crate::cli::output::{listed, text};
+use crate::cli::output::text;
 use crate::cli::proxy;
 use strait_admin_api::{ObjectState, ObjectStatus, Proxy, Source};
 use strait_base::codes;
+use strait_base::names::list_first;
 use strait_explain::is_problem;
 
 /// Name of the category.
@@ -78,7 +79,8 @@ pub(super) fn unpatched(proxies: &[Proxy]) -> Vec<Value> {
         }
     }
     let warnings = lacking.into_iter().map(|((patch, version), names)| {
-        let fact = format!("without the patch for {patch}: {}", listed(names.iter(), NAMED_MAX));
+        let fact =
+            format!("without the patch for {patch}: {}", list_first(names.iter(), NAMED_MAX));
         note("proxies", &codes::ENVOY_UNPATCHED, format!("envoy/{version}"), fact)
     });
     warnings.collect()

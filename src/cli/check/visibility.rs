@@ -9,6 +9,7 @@ use crate::cli::network::gateway_sources;
 use crate::cli::output::text;
 use strait_admin_api::{Network, Policy};
 use strait_base::codes;
+use strait_base::names::list_first;
 
 /// Namespace of the gateways that `strait cluster add --gateway` creates.
 const OWN_GATEWAYS: &str = crate::cli::cluster::GATEWAY_NAMESPACE;
@@ -20,14 +21,13 @@ pub(super) fn recommended(policy: &Policy) -> Option<Value> {
     let root = policy.root_namespace.as_deref();
     let of_tenants = objects.iter().filter(|one| root != Some(&*one.namespace));
     let namespaces: BTreeSet<String> = of_tenants.map(|one| text(&one.namespace)).collect();
-    let (first, second) = (namespaces.first()?, namespaces.iter().nth(1)?);
-    let more = match namespaces.len() {
-        2 => String::new(),
-        count => format!(" and {} more", count - 2),
-    };
+    if namespaces.len() < 2 {
+        return None;
+    }
     let fact = format!(
-        "{} objects apply to the whole mesh by default, of namespaces {first}, {second}{more}",
-        objects.len()
+        "{} objects apply to the whole mesh by default, of namespaces {}",
+        objects.len(),
+        list_first(namespaces.iter(), 2)
     );
     Some(note("policy", &codes::DEFAULT_VISIBILITY, "policy".into(), fact))
 }

@@ -14,6 +14,7 @@ use super::api::{ClusterApi, ROOTS};
 use crate::cli::client::{AdminClient, Connect};
 use crate::cli::output::{items, text};
 use strait_admin_api::{ClusterAddresses, Network, Service};
+use strait_base::names::list_first;
 use strait_model::{GATEWAY_PORT_LABEL, NETWORK_LABEL, Protocol, gateway_port};
 
 /// Maximum number of printed names in a list.
@@ -385,11 +386,9 @@ fn ready(slice: &Value) -> usize {
 
 /// Returns the first names of a list, as text.
 fn named(names: &[&String]) -> String {
-    let first: Vec<&str> = names.iter().take(NAMES_SHOWN).map(|name| name.as_str()).collect();
-    match (first.is_empty(), names.len().saturating_sub(NAMES_SHOWN)) {
-        (true, _) => String::new(),
-        (false, 0) => format!(": {}", first.join(", ")),
-        (false, more) => format!(": {} and {more} more", first.join(", ")),
+    match names.is_empty() {
+        true => String::new(),
+        false => format!(": {}", list_first(names.iter(), NAMES_SHOWN)),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use strait_base::names::list_first;
 use strait_mesh::aggregate::MergedService;
 use strait_mesh::push::PushContext;
 use strait_mesh::push::ingress::IngressOutline;
@@ -146,10 +147,7 @@ pub(super) fn of_clients(some: &Audience, all: &Audience) -> String {
     }
     let named: Vec<_> =
         some.iter().map(Namespace::as_str).filter(|name| !name.is_empty()).collect();
-    let mut words = named.iter().take(NAMED_MAX).copied().collect::<Vec<_>>().join(", ");
-    if named.len() > NAMED_MAX {
-        words += &format!(" and {} more", named.len() - NAMED_MAX);
-    }
+    let mut words = list_first(named.iter(), NAMED_MAX);
     if some.contains(&Namespace::default()) {
         words += if named.is_empty() { "other namespaces" } else { " and other namespaces" };
         return format!(" for clients of {words}");

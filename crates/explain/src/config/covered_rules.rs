@@ -9,6 +9,7 @@ use std::fmt::Write;
 use std::sync::{Arc, LazyLock};
 
 use strait_base::codes;
+use strait_base::names::list_first;
 use strait_mesh::push::ingress::{BytesMisfit, BytesRule, IngressOutline};
 use strait_model::Namespace;
 use strait_rules::traffic::earlier_matches::EarlierMatches;
@@ -266,7 +267,7 @@ impl CoveredRules {
                 None => earlier.outcomes(requests.of(routed)),
             };
             if *is_own {
-                let named = listed(hosts.iter().map(ToString::to_string), hosts.len());
+                let named = list_first(hosts.iter().map(ToString::to_string), LISTED_MAX);
                 self.add(outcomes, &format!("for {named} at port {port} of {}", gateway.title()));
             }
         }
@@ -477,14 +478,5 @@ impl std::fmt::Display for OwnedRule {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let RouteOrigin { kind, namespace, name } = &*self.origin;
         write!(f, "{} of {} {namespace}/{name}", self.name.path, kind.in_objects())
-    }
-}
-
-/// Returns a list of at most [`LISTED_MAX`] of these names.
-fn listed(names: impl Iterator<Item = String>, count: usize) -> String {
-    let named = names.take(LISTED_MAX).collect::<Vec<_>>().join(", ");
-    match count.checked_sub(LISTED_MAX) {
-        None | Some(0) => named,
-        Some(more) => format!("{named} and {more} more"),
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::clients::seen;
-use super::foreign::listed;
+use super::foreign::list_namespaces;
 use super::objects::items;
 use super::{ConfigView, Finding, state_of};
 use crate::standing::{ConfigReason, ConfigState, ObjectStanding};
@@ -72,7 +72,7 @@ impl ConfigView<'_> {
         (!others.is_empty() && self.notes_foreign(&own.namespace)).then(|| {
             let text = format!(
                 "entries of namespace {} have hosts of this entry, which is older: they have no effect for these hosts",
-                listed(&others)
+                list_namespaces(&others)
             );
             ConfigReason::new(&codes::FOREIGN_HOST, "spec.hosts", text)
         })

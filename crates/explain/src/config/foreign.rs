@@ -9,6 +9,7 @@ use super::clients::{Audience, of_clients};
 use super::objects::items;
 use crate::standing::ConfigReason;
 use strait_base::codes;
+use strait_base::names::list_first;
 use strait_model::Namespace;
 use strait_model::policy::ForeignHostsMode;
 use strait_rules::traffic::foreign::{is_exported, owner_by_name};
@@ -51,7 +52,7 @@ impl ConfigView<'_> {
         if owners.is_empty() {
             return None;
         }
-        let owners = listed(&owners);
+        let owners = list_namespaces(&owners);
         if self.denies_foreign() {
             let text = format!(
                 "{host} belongs to namespace {owners}: the rules apply to it for clients of namespace {namespace} only (policy \
@@ -146,10 +147,6 @@ impl ConfigView<'_> {
 }
 
 /// Formats a list of namespaces.
-pub(super) fn listed(namespaces: &BTreeSet<Namespace>) -> String {
-    let first: Vec<_> = namespaces.iter().take(NAMED_MAX).map(Namespace::as_str).collect();
-    match namespaces.len().saturating_sub(NAMED_MAX) {
-        0 => first.join(", "),
-        more => format!("{} and {more} more", first.join(", ")),
-    }
+pub(super) fn list_namespaces(namespaces: &BTreeSet<Namespace>) -> String {
+    list_first(namespaces.iter().map(Namespace::as_str), NAMED_MAX)
 }

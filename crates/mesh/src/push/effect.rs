@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::PushContext;
 use super::subscription_index::{ChangedItem, Changes};
 use crate::aggregate::MergedService;
+use strait_base::names::list_first;
 use strait_model::{Health, Hostname};
 
 /// The maximum number of listed services; further ones are only counted.
@@ -86,13 +87,7 @@ pub(super) fn describe_effect(
 
 /// Lists the first items and the number of further ones; returns `None` for an empty list.
 fn list_names(title: &str, all: &[&str]) -> Option<String> {
-    let (first, more) = (all.iter().take(NAMED_MAX).copied(), all.len().saturating_sub(NAMED_MAX));
-    let first: Vec<_> = first.collect();
-    match (first.is_empty(), more) {
-        (true, _) => None,
-        (false, 0) => Some(format!("{title} {}", first.join(", "))),
-        (false, more) => Some(format!("{title} {} and {more} more", first.join(", "))),
-    }
+    (!all.is_empty()).then(|| format!("{title} {}", list_first(all.iter(), NAMED_MAX)))
 }
 
 /// Returns whether a service differs between the versions.

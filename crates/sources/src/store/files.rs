@@ -29,6 +29,7 @@ use super::policy_effect::PolicyEffect;
 use super::value_text::ValueText;
 use super::{Objects, RememberedStore, UnreadObjects, Warning};
 use strait_base::mass_deletion::{GuardedPart, MassDeletionGuard};
+use strait_base::names::list_first;
 use strait_base::task::Supervisor;
 use strait_base::{codes, folder};
 use strait_model::ObjectKey;
@@ -454,16 +455,11 @@ impl DirectoryFiles {
 /// applies, `files` are the other ones.
 fn variants_warning(id: &ObjectId, first: &str, files: &BTreeSet<&str>) -> Warning {
     const NAMED_MAX: usize = 5;
-    let named: Vec<&str> = files.iter().copied().take(NAMED_MAX).collect();
-    let more = match files.len().saturating_sub(NAMED_MAX) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
     let text = format!(
-        "{} {} is in {}{more} as well; the one here is used",
+        "{} {} is in {} as well; the one here is used",
         id.kind,
         id.name,
-        named.join(", ")
+        list_first(files.iter(), NAMED_MAX)
     );
     Warning { source: first.to_owned(), document: None, line: None, text }
 }
