@@ -1,7 +1,5 @@
 //! `strait cluster remove`: deletes the Secret, which ends the membership.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -43,7 +41,7 @@ async fn is_cluster_of(
     id: &str,
 ) -> Result<bool, CommandFailure> {
     let access = secrets.iter().find_map(|secret| {
-        let bytes = BASE64.decode(secret["data"][id].as_str()?).ok()?;
+        let (_, bytes) = kubeconfigs(secret).into_iter().find(|(key, _)| key == id)?;
         let access = kubeconfig::parse(&bytes, None, Loopback::Allowed).ok()?;
         Some((secret, access))
     });
