@@ -6,6 +6,7 @@
 //! and uses no cache.
 
 mod address_owners;
+mod client_tls;
 mod clients;
 mod covered_objects;
 mod covered_rules;

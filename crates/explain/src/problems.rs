@@ -7,7 +7,7 @@ use strait_base::codes::{self, Code};
 /// The codes of reasons that are problems: access is not restricted as it seems to be, a policy cannot have the effect that it
 /// states, an object with an error keeps its last valid version or loses a part, proxies answer requests with an error, or
 /// objects are withheld from proxies. Other reasons are notes: `strait check config` prints them with the state of each object.
-const OF_OBJECTS: [&Code; 28] = [
+const OF_OBJECTS: [&Code; 29] = [
     &codes::ACCESS_UNREADABLE,
     &codes::ACCESS_PARTLY,
     &codes::ACCESS_NO_EFFECT,
@@ -22,6 +22,7 @@ const OF_OBJECTS: [&Code; 28] = [
     &codes::ACCESS_MATCHES_NOTHING,
     &codes::ACCESS_PEER_MORE_OPEN,
     &codes::TRAFFIC_TLS_UNCHECKED,
+    &codes::TLS_REFUSED,
     &codes::GATEWAY_CREDENTIAL,
     &codes::ROUTE_REFUSED,
     &codes::MATCH_REFUSED,

@@ -68,6 +68,15 @@ does not fall back to plain text: it omits the upstream cluster, and requests fa
 With insecureSkipVerify a proxy verifies neither the issuer of the server's certificate nor its names, as in
 Istio. Any server that answers at the address is accepted, although subjectAltNames requires certain names.";
 
+    /// A TLS mode that servers refuse.
+    TLS_REFUSED = "STR1031", "no endpoint accepts the TLS mode of a DestinationRule",
+        "Remove the mode, so that clients follow the PeerAuthentication, or change the PeerAuthentication.", "\
+Without a mode, clients send mTLS to each endpoint that accepts it, and plain text to all others. A mode
+applies to all endpoints: DISABLE and SIMPLE fail at endpoints whose PeerAuthentication is STRICT, and
+ISTIO_MUTUAL fails at endpoints without a sidecar or with the mode DISABLE. This is reported if the pods of
+all endpoints are known, and all refuse. Ports that pods exclude from redirection (excludeInboundPorts) are
+unknown: they accept what the application accepts.";
+
     /// A host or address of an entry that another object has.
     ENTRY_OWNED = "STR1014", "another object has a host or an address of a ServiceEntry",
         "Give the entry unique hosts and addresses, or remove it.", "\

@@ -51,10 +51,16 @@ impl ConfigView<'_> {
             let text = "no known workload has these labels";
             return Finding::unused(&codes::SELECTOR_UNUSED, "spec.workloadSelector", text);
         }
-        let mut found = self.applied_rules(rule);
+        let selection = match &rule.selector {
+            Some(labels) => self.context.traffic.selection(&own.namespace, labels),
+            None => Selection::default(),
+        };
+        let audience = self.audience(rule);
+        let mut found = self.applied_rules(rule, &selection, &audience);
         if found.standing.is_some() {
             return found;
         }
+        found.reasons.extend(self.refused_tls(rule, &selection, &audience, object));
         found.reasons.extend(self.ports_of_rule(rule, object));
         let chosen = self.chosen_by_client(rule, object);
         if chosen.is_empty() {
@@ -101,17 +107,17 @@ impl ConfigView<'_> {
 
     /// Returns the clients to which a DestinationRule applies, and the rules that apply instead for
     /// others.
-    fn applied_rules(&self, rule: &DestinationRule) -> Finding {
+    fn applied_rules(
+        &self,
+        rule: &DestinationRule,
+        selection: &Selection,
+        audience: &Audience,
+    ) -> Finding {
         let own = rule.meta();
-        let selection = match &rule.selector {
-            Some(labels) => self.context.traffic.selection(&own.namespace, labels),
-            None => Selection::default(),
-        };
-        let audience = self.audience(rule);
         let (mut held, mut lost) = (BTreeSet::new(), BTreeSet::new());
         let (mut winners, mut active) = (BTreeSet::new(), None);
-        for namespace in &audience {
-            let client = RuleClient { namespace, selection: &selection };
+        for namespace in audience {
+            let client = RuleClient { namespace, selection };
             for service in all_seen(self.context, &rule.host, namespace) {
                 match self.rule_of(service, client, own) {
                     Ok(rule) => {
@@ -156,7 +162,7 @@ impl ConfigView<'_> {
         } else {
             if !winners.is_empty() && rule.host.exact().is_some() {
                 lost.retain(|namespace| !held.contains(namespace));
-                let of_losers = of_clients(&lost, &audience);
+                let of_losers = of_clients(&lost, audience);
                 if !lost.is_empty() && !of_losers.is_empty() {
                     let text = format!("DestinationRule {named} applies instead{of_losers}");
                     found.reasons.push(Reason::warning(&codes::RULE_SHADOWED, "spec.host", text));
