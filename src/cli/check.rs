@@ -371,6 +371,8 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
             }));
         } else if row.kubeconfig_refused {
             found.push(problem("clusters", code_of(state, reason), object.clone(), reason));
+        } else if reason.contains(codes::NAMESPACE_MISSING.id) {
+            found.push(problem("clusters", &codes::NAMESPACE_MISSING, object.clone(), reason));
         } else if state == "live" && !reason.is_empty() || state == "draining" && is_coded {
             found.push(note("clusters", code_of(state, reason), object.clone(), reason));
         }
@@ -570,6 +572,7 @@ mod tests {
                 { "id": "f", "state": "live", "reason": "STR0309: pods: not permitted: x" },
                 { "id": "g", "state": "live", "withheld": 3, "withheldBy": { "STR0404": 2, "STR0407": 1 } },
                 { "id": "gw", "state": "live", "withheld": 2, "withheldBy": { "STR0402": 2 } },
+                { "id": "q", "state": "live", "reason": "STR0309: nodes: no; STR0319: the cluster has no namespace a" },
                 { "id": "h", "state": "draining", "reason": "drained by x: y; STR0301: refused" },
                 { "id": "i", "state": "draining", "reason": "its Secret was deleted" },
                 { "id": "j", "state": "restored", "reason": "from disk; STR0304: 401" },
@@ -647,6 +650,7 @@ mod tests {
                 "~STR0404 cluster/g",
                 "~STR0407 cluster/g",
                 "STR0402 cluster/gw",
+                "STR0319 cluster/q",
                 "~STR0301 cluster/h",
                 "STR0304 cluster/j",
                 "~STR0302 cluster/k",

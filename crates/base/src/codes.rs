@@ -229,6 +229,15 @@ known state, without a time limit. Other sources are not affected. Strait retrie
 that has never been read delays readiness for --remote-cluster-timeout.";
 
     /// The ACL token.
+    /// A reader is limited to a namespace that is not listed.
+    NAMESPACE_MISSING = "STR0319", "a namespace to which the reader is limited does not exist",
+        "Compare the names with: kubectl --context CONTEXT get namespaces
+Then correct readNamespaces of the policy file, or strait.dev/read-namespaces of the Secret.", "\
+Strait reads only the listed namespaces of the cluster, and the cluster has no namespace of this name:
+either the name is misspelt, or the namespace was deleted. Objects of all other namespaces of the cluster
+are not part of the mesh. Strait reads the namespace as soon as it exists. This is reported if the reader
+may list namespaces. Otherwise the namespace may not be read either (STR0318).";
+
     CONSUL_DENIED = "STR0321", "Consul does not allow Strait to read its services",
         "Provide a token with service:read and node:read (?token-file=FILE in --consul-address). Strait reads
 the file for each request.", "\

@@ -147,17 +147,18 @@ fn all(sources: &Sources, objects: &ObjectProblems) -> Vec<LastingProblem> {
 }
 
 /// Adds the problems of members that their state does not show: refused kubeconfigs while the
-/// previous one is in use, and Secrets whose cluster ID is taken.
+/// previous one is in use, Secrets whose cluster ID is taken, and namespaces that do not exist.
 fn of_members(sources: &Sources, found: &mut ProblemTable) {
     let statuses = Arc::clone(&sources.clusters.borrow());
     for status in statuses.iter() {
-        let usual = match status.state {
-            ClusterState::Conflict => &codes::ID_TAKEN,
-            _ if status.kubeconfig_refused => &codes::KUBECONFIG_UNREADABLE,
+        let reason = status.reason.as_deref().unwrap_or_default();
+        let named = |usual| codes::named(reason).unwrap_or(usual);
+        let code = match status.state {
+            ClusterState::Conflict => named(&codes::ID_TAKEN),
+            _ if status.kubeconfig_refused => named(&codes::KUBECONFIG_UNREADABLE),
+            _ if reason.contains(codes::NAMESPACE_MISSING.id) => &codes::NAMESPACE_MISSING,
             _ => continue,
         };
-        let reason = status.reason.as_deref().unwrap_or_default();
-        let code = codes::named(reason).unwrap_or(usual);
         found.add("clusters", code, &format!("cluster/{}", status.id), reason);
     }
 }

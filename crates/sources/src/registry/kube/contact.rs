@@ -337,6 +337,19 @@ impl Contacts {
         degraded
     }
 
+    /// Returns the restriction that namespaces do not exist to which the reader is limited, if the
+    /// namespaces of the cluster are known.
+    pub(super) fn missing_namespaces(&self, exists: impl Fn(&str) -> bool) -> Option<String> {
+        let names = self.namespaces.names().iter().filter(|name| !exists(name));
+        let missing: Vec<&str> = names.map(|name| &**name).collect();
+        let is_known = self.is_listed(IndexedKind::Namespaces)
+            && self.reader_error(IndexedKind::Namespaces, None).is_none();
+        (is_known && !missing.is_empty()).then(|| {
+            let (code, names) = (&codes::NAMESPACE_MISSING, missing.join(", "));
+            format!("{code}: the cluster has no namespace {names}, to which its reader is limited")
+        })
+    }
+
     /// Returns the permissions that are missing: those whose request was refused, and those that the
     /// API server does not list, unless their requests work in the meantime.
     pub(super) fn missing_rights(&self, reviewed: &ReviewedRights) -> Vec<String> {

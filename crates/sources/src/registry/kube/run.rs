@@ -599,6 +599,8 @@ impl ClusterInputState {
         });
         self.status.doubts = self.guard.doubted();
         self.status.degraded = self.contacts.degraded();
+        let missing = self.contacts.missing_namespaces(|name| self.index.has_namespace(name));
+        self.status.degraded.extend(missing);
         self.status.missing_rights = self.contacts.missing_rights(&self.rights.borrow_and_update());
         self.status.degraded.extend(self.trust.remarks());
         if let count @ 1.. = self.client.unreadable_ca_blocks() {

@@ -88,6 +88,11 @@ impl KubeIndex {
         listed.or(self.uid.as_deref()).filter(|uid| !uid.is_empty())
     }
 
+    /// Returns whether a namespace is listed.
+    pub(in crate::registry::kube) fn has_namespace(&self, name: &str) -> bool {
+        self.namespaces.contains_key(name)
+    }
+
     /// Sets the UID of a cluster whose namespaces may not be read.
     pub(in crate::registry::kube) fn set_cluster_uid(&mut self, uid: Option<Box<str>>) {
         self.uid = uid;

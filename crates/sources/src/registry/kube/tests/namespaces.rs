@@ -85,6 +85,19 @@ async fn limited_reader_reads_exactly_the_listed_namespaces() {
 }
 
 #[tokio::test]
+async fn namespace_that_does_not_exist_is_reported_until_it_does() {
+    let sim = cluster(&[]).await;
+    sim.heal();
+    let member = read(&sim, &["shop", "typo"], None);
+    until_endpoints(&member, &[("cart.shop", "10.1.0.1")]).await;
+    let status = member.until(|status| !status.degraded.is_empty()).await;
+    let missing = "STR0319: the cluster has no namespace typo, to which its reader is limited";
+    assert_eq!((status.degraded, status.contact), (vec![missing.to_owned()], ApiContact::Good));
+    sim.store().apply(objects::namespace("typo")).expect("a namespace");
+    member.until(|status| status.degraded.is_empty()).await;
+}
+
+#[tokio::test]
 async fn namespace_that_may_not_be_read_stays_unchanged_and_others_continue() {
     let sim = cluster(&["shop", "edge"]).await;
     let member = read(&sim, &["shop", "edge"], None);
