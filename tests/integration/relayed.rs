@@ -542,7 +542,7 @@ async fn member_without_its_relay_keeps_its_endpoints_and_reports_why_it_is_stal
     relay.stop();
     let stale = server.cluster_in("west", "stale").await;
     let reason = stale["reason"].as_str().unwrap_or_default();
-    assert!(reason.contains("relay of west is not connected since"), "{reason}");
+    assert!(reason.starts_with("STR0340: the relay of west is not connected since"), "{reason}");
     let client = server.connect(&setup, &Proxy::sidecar("east")).await;
     web_until(&client, 2).await;
 }

@@ -82,6 +82,12 @@ pub fn named(text: &str) -> Option<&'static Code> {
     text.match_indices("STR").find_map(|(at, _)| find(text.get(at..at + 7)?))
 }
 
+/// Splits a text that begins with a code into the code and the rest.
+pub fn leading(text: &str) -> Option<(&'static Code, &str)> {
+    let (id, rest) = text.split_once(": ")?;
+    Some((find(id)?, rest))
+}
+
 codes! {
     /// `--mesh-config` or its ConfigMap.
     MESH_CONFIG = "STR0110", "the mesh config cannot be used",

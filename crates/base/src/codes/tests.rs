@@ -16,6 +16,8 @@ fn codes_are_ordered_unique_and_explained() {
     assert_eq!(find("str0203"), Some(&RUNS_PROGRAM));
     assert_eq!(find("STR9999"), None);
     assert_eq!(named("x STRange: STR0203: y; STR0204"), Some(&RUNS_PROGRAM));
+    assert_eq!(leading("STR0203: a: b"), Some((&RUNS_PROGRAM, "a: b")));
+    assert_eq!(leading("x: STR0203: y"), None);
     assert!(AUTH_FAILED.next_for(Some("east")).ends_with("strait cluster rotate east"));
     assert_eq!(AUTH_FAILED.next_for(None), AUTH_FAILED.next);
     assert!(POLICY_UNKNOWN_CLUSTER.next_for(Some("x")).contains("the ID"), "no placeholder");

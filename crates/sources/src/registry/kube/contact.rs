@@ -394,8 +394,14 @@ impl Contacts {
         });
         let without_failure =
             if self.was_in_contact { ApiContact::Good } else { ApiContact::Connecting };
-        // Of equally severe failures the longest one is reported; `min_by_key` returns the first of equals.
-        let worst = troubles.min_by_key(|(since, contact)| (severity(contact), *since));
+        // Of equally severe failures the longest one is reported, but a failure with its own code, like an
+        // absent relay, is the cause of failures of single requests. `min_by_key` returns the first of equals.
+        let has_code = |contact: &ApiContact| match contact {
+            ApiContact::Unreachable(text) => codes::leading(text).is_some(),
+            _ => false,
+        };
+        let worst =
+            troubles.min_by_key(|(since, contact)| (severity(contact), !has_code(contact), *since));
         worst.map_or(without_failure, |(_, contact)| contact)
     }
 }
@@ -456,6 +462,17 @@ mod tests {
 
     fn at(second: u64) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000 + second)
+    }
+
+    #[test]
+    fn absent_relay_is_reported_instead_of_the_requests_that_it_interrupted() {
+        let mut contacts = Contacts::default();
+        let fact = || "STR0340: the relay of west is not connected".to_owned();
+        contacts.answered(PODS);
+        let broken = ApiError::Broken { request: "GET x".into(), fact: "cut".into() };
+        contacts.failed(PODS, broken, at(0));
+        contacts.failed(SERVICES, ApiError::Unreachable(fact()), at(5));
+        assert_eq!(contacts.contact(), ApiContact::Unreachable(fact()));
     }
 
     #[test]
