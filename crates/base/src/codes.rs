@@ -132,7 +132,9 @@ joins automatically as soon as it syncs.";
     /// 401, 403.
     AUTH_FAILED = "STR0304", "the API server does not accept the credential",
         "Renew the credential: strait cluster rotate ID", "\
-The API server responded with 401: the token expired or was revoked, or the certificate is unknown to it.
+The API server responded with 401: the token expired or was revoked, or the certificate is unknown to it. If
+the dates of the token or certificate are the cause, the reason contains them: a certificate may not be valid
+yet.
 The last known state of the cluster stays in use. A valid credential with insufficient rights has the code
 STR0315.";
 
@@ -227,14 +229,6 @@ known objects of the namespace stay in use, also after a restart with --state-di
 changes of them. The other namespaces are not affected. Strait continues automatically once the rights are
 granted.";
 
-    /// No answer from Consul.
-    CONSUL_UNREACHABLE = "STR0320", "Consul is unreachable",
-        "Check the server at --consul-address: curl URL/v1/status/leader", "\
-Consul refuses connections, does not respond in time, or has no leader. Its services stay in their last
-known state, without a time limit. Other sources are not affected. Strait retries automatically. A Consul
-that has never been read delays readiness for --remote-cluster-timeout.";
-
-    /// The ACL token.
     /// A reader is limited to a namespace that is not listed.
     NAMESPACE_MISSING = "STR0319", "a namespace to which the reader is limited does not exist",
         "Compare the names with: kubectl --context CONTEXT get namespaces
@@ -244,6 +238,14 @@ either the name is misspelt, or the namespace was deleted. Objects of all other 
 are not part of the mesh. Strait reads the namespace as soon as it exists. This is reported if the reader
 may list namespaces. Otherwise the namespace may not be read either (STR0318).";
 
+    /// No answer from Consul.
+    CONSUL_UNREACHABLE = "STR0320", "Consul is unreachable",
+        "Check the server at --consul-address: curl URL/v1/status/leader", "\
+Consul refuses connections, does not respond in time, or has no leader. Its services stay in their last
+known state, without a time limit. Other sources are not affected. Strait retries automatically. A Consul
+that has never been read delays readiness for --remote-cluster-timeout.";
+
+    /// The ACL token.
     CONSUL_DENIED = "STR0321", "Consul does not allow Strait to read its services",
         "Provide a token with service:read and node:read (?token-file=FILE in --consul-address). Strait reads
 the file for each request.", "\

@@ -4,6 +4,10 @@ use std::net::IpAddr;
 
 use strait_base::address::Special;
 
+/// Why a client certificate of X.509 version 1 is not used: the TLS library does not read it.
+pub const CERTIFICATE_VERSION_1: &str = "is an X.509 certificate of version 1, and only version 3 is supported; \
+     openssl x509 -req writes version 3 with -extfile";
+
 /// The reason why an [`super::Access`] is unusable, found without any connection.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AccessError {

@@ -17,7 +17,7 @@ use tower::util::BoxCloneSyncService;
 use tower::{BoxError, ServiceExt};
 
 use super::Loopback;
-use super::access_error::AccessError;
+use super::access_error::{AccessError, CERTIFICATE_VERSION_1};
 use super::address::Resolver;
 use super::connect_proxy::ConnectProxy;
 use super::error::one_line;
@@ -65,7 +65,12 @@ pub(super) struct Tls {
 
 impl Tls {
     pub(super) fn new(config: &kube::Config) -> Result<Self, AccessError> {
-        let text = |error: &dyn std::fmt::Display| one_line(&error.to_string());
+        let text = |error: &dyn std::fmt::Display| match one_line(&error.to_string()) {
+            text if text.contains("UnsupportedCertVersion") => {
+                format!("the client certificate {CERTIFICATE_VERSION_1}")
+            }
+            text => text,
+        };
         let mut tls =
             config.rustls_client_config().map_err(|error| AccessError::Tls(text(&error)))?;
         if let (Some(roots), false) = (&config.root_cert, config.accept_invalid_certs) {

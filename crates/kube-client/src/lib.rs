@@ -59,7 +59,7 @@ mod watch_state;
 mod wire;
 
 pub use access::{Access, Loopback};
-pub use access_error::AccessError;
+pub use access_error::{AccessError, CERTIFICATE_VERSION_1};
 pub use account::ServerAccount;
 pub use backoff::Backoff;
 pub use body::ResponseBody;

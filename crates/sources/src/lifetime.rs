@@ -90,6 +90,17 @@ impl Lifetime {
         }
     }
 
+    /// Returns why the credential is not valid now, if its dates are the reason.
+    pub(crate) fn fault(&self, now: Timestamp) -> Option<String> {
+        match self.issued {
+            Some(issued) if now < issued => {
+                Some(format!("the credential is valid from {issued} only"))
+            }
+            _ if now > self.expires => Some(format!("the credential expired at {}", self.expires)),
+            _ => None,
+        }
+    }
+
     /// Whether an operator should act: less than seven days before expiry, or less than a third of
     /// the lifetime if that is shorter.
     pub fn ends_soon(&self, now: Timestamp) -> bool {
@@ -194,6 +205,15 @@ mod tests {
             lifetime.issued.map(|time| time.to_string()).as_deref(),
             Some("2026-01-01T00:00:00Z")
         );
+        let at = |text: &str| lifetime.fault(text.parse().expect("a time"));
+        let early = at("2025-12-31T00:00:00Z");
+        let late = at("2027-01-02T00:00:00Z");
+        assert_eq!(
+            early.as_deref(),
+            Some("the credential is valid from 2026-01-01T00:00:00Z only")
+        );
+        assert_eq!(late.as_deref(), Some("the credential expired at 2027-01-01T00:00:00Z"));
+        assert_eq!(at("2026-02-01T00:00:00Z"), None);
         assert_eq!(Lifetime::from_certificate(b"garbage"), None);
     }
 

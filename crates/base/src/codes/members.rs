@@ -102,7 +102,8 @@ is misspelt: `certificate-authority-data`, `client-key-data`, `token`.";
         "Create a new one: strait cluster rotate ID", "\
 The named value is not base64, contains no PEM certificate or key, has a key that does not match its
 certificate, contains characters that a token cannot have, or specifies two ways to authenticate. Supported
-are a token, a user name with a password, a client certificate with its key, or the latter with a token.";
+are a token, a user name with a password, a client certificate with its key, or the latter with a token. A
+client certificate must have X.509 version 3, unlike for kubectl.";
 
     /// Not a DNS-1123 subdomain of 63 characters.
     CLUSTER_ID_INVALID = "STR0215", "the Secret's key is not a valid cluster ID",

@@ -14,12 +14,15 @@ use http::Uri;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
 use serde_json::{Map, Value};
+use x509_parser::x509::X509Version;
 
 use self::server::{ServerUrl, check_server};
 
 pub use self::refusal::KubeconfigRefusal;
 use strait_base::codes::{self, Code};
-use strait_kube_client::{Access, ApiCredential, CaBundle, Loopback, Redacted, private_key};
+use strait_kube_client::{
+    Access, ApiCredential, CERTIFICATE_VERSION_1, CaBundle, Loopback, Redacted, private_key,
+};
 use strait_model::ClusterId;
 
 /// Maximum size of a kubeconfig in bytes, equal to the limit of a Secret. Real ones have 2 to 20
@@ -677,6 +680,9 @@ impl CredentialText<'_> {
                 let certificate_pem = decode(certificate, &field("client-certificate-data"))?;
                 let key_pem = decode(key, &field("client-key-data"))?;
                 let chain = certificates(&certificate_pem, &field("client-certificate-data"))?;
+                if chain.first().is_some_and(is_version_1) {
+                    return Err(unusable("client-certificate-data", CERTIFICATE_VERSION_1));
+                }
                 check_key(chain, &key_pem).map_err(|fact| unusable("client-key-data", fact))?;
                 Some((certificate_pem, Redacted::new(key_pem)))
             }
@@ -731,6 +737,11 @@ fn certificates(
         }
     }
     Ok(found)
+}
+
+fn is_version_1(certificate: &CertificateDer<'_>) -> bool {
+    let parsed = x509_parser::parse_x509_certificate(certificate);
+    parsed.is_ok_and(|(_, parsed)| parsed.version() == X509Version::V1)
 }
 
 fn check_key(chain: Vec<CertificateDer<'static>>, pem: &[u8]) -> Result<(), &'static str> {

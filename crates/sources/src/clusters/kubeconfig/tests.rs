@@ -241,6 +241,31 @@ fn ca_bundle_of_512_kib_with_an_unreadable_block_is_read() {
     assert_eq!(refusal.code, &codes::CREDENTIAL_UNUSABLE);
 }
 
+/// A certificate of X.509 version 1 (openssl x509 -req without -extfile).
+const VERSION_1_PEM: &str = "-----BEGIN CERTIFICATE-----
+MIIBHTCBxQIURKhVDszpeHuyqv97YmHBb396cb8wCgYIKoZIzj0EAwIwETEPMA0GA1UEAwwGcmVh
+ZGVyMCAXDTI2MTEzMDE5MDM1NVoYDzIxMjYxMTA2MTkwMzU1WjARMQ8wDQYDVQQDDAZyZWFkZXIw
+WTATBgcqhkjOPQIBBggqhkjOPQMBBwNCAATAGzyh0DudS5LJyL0lCfC4KnKG2Wmk5vQtIlEcdZSy
+QrofpsUFBdBOiZVB3/GeUfBXJVqteDx7QqSSbLxvWnP4MAoGCCqGSM49BAMCA0cAMEQCIHGrq2QI
+Bs5PeI0wr3jODR6xpZpvnP/62i9OMvDT2cZ7AiBwN5ME1Dr0E2F5Isu1Gd4ElFWd/cnJWsIBkUmT
+cGRmOA==
+-----END CERTIFICATE-----
+";
+
+#[test]
+fn client_certificate_of_version_1_is_refused_with_its_cause() {
+    let made = rcgen::generate_simple_self_signed(["reader".to_owned()]).expect("a certificate");
+    let [certificate, key] =
+        [VERSION_1_PEM, &made.signing_key.serialize_pem()].map(|pem| STANDARD.encode(pem));
+    let user = format!("{{client-certificate-data: {certificate}, client-key-data: {key}}}");
+    let refusal = parse(with(&made.cert.pem(), &user).as_bytes(), None, Loopback::Refused)
+        .expect_err("version 1");
+    let text = refusal.to_string();
+    let start =
+        "STR0214: users[0].user.client-certificate-data is an X.509 certificate of version 1, and";
+    assert!(text.starts_with(start), "{text}");
+}
+
 #[test]
 fn client_key_is_read_whatever_the_label_of_its_block() {
     let made = rcgen::generate_simple_self_signed(["reader".to_owned()]).expect("a certificate");

@@ -8,11 +8,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 use super::context::ReconcilerContext;
+use crate::lifetime::Lifetime;
 use crate::registry::kube::{ApiContact, RunStatus};
 use strait_base::codes;
 use strait_base::task::Supervisor;
@@ -151,7 +153,7 @@ impl SwappedRun {
             Err(error) if is_unreadable(&error) => {
                 return Ok(SwapVerdict::Different("its user cannot be read"));
             }
-            Err(error) => return Err(refusal(&error)),
+            Err(error) => return Err(refusal(&error, access)),
         }
         match kube_system_uid(&client).await {
             Ok(found) if found == uid => Ok(SwapVerdict::Same(client)),
@@ -159,7 +161,7 @@ impl SwappedRun {
             Err(error) if is_unreadable(&error) => {
                 Ok(SwapVerdict::Different("the UID of the cluster cannot be read"))
             }
-            Err(error) => Err(refusal(&error)),
+            Err(error) => Err(refusal(&error, access)),
         }
     }
 
@@ -178,13 +180,19 @@ fn is_unreadable(error: &ApiError) -> bool {
     matches!(error, ApiError::Forbidden(_) | ApiError::NotFound(_) | ApiError::Rejected(_))
 }
 
-fn refusal(error: &ApiError) -> String {
-    let code = match error {
-        ApiError::Unauthorized(_) => &codes::AUTH_FAILED,
-        ApiError::Tls(_) => &codes::TLS_FAILED,
-        _ => &codes::UNREACHABLE,
-    };
-    format!("{code}: {error}")
+/// Describes why the API server does not accept the access.
+fn refusal(error: &ApiError, access: &Access) -> String {
+    let text = error.to_string();
+    let lifetime = Lifetime::from_access(access);
+    match (error, lifetime.and_then(|lifetime| lifetime.fault(Timestamp::now()))) {
+        (ApiError::Unauthorized(_), Some(fault)) => {
+            format!("{}: {text}; {fault}", codes::AUTH_FAILED)
+        }
+        (ApiError::Unauthorized(_), None) => format!("{}: {text}", codes::AUTH_FAILED),
+        (ApiError::Tls(_), _) => format!("{}: {text}", codes::TLS_FAILED),
+        _ if codes::leading(&text).is_some() => text,
+        _ => format!("{}: {text}", codes::UNREACHABLE),
+    }
 }
 
 /// Publishes the user of a run's credential once the run has synced.

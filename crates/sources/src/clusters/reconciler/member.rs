@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::info;
@@ -402,6 +403,12 @@ impl Member {
                 status = RunStatus { services, endpoints, objects, last_contact, ..status };
             }
             status
+            if let ApiContact::AuthFailed(fact) = &mut status.contact
+                && let Some(lifetime) = run.lifetime
+                && let Some(fault) = lifetime.fault(Timestamp::now())
+            {
+                *fact += &format!("; {fault}");
+            }
         };
         match (&self.serving, &self.next) {
             (None, _) => (self.last.clone(), None),
