@@ -55,6 +55,15 @@ pub fn read_spec<T: DeserializeOwned>(
     Ok((read, unread))
 }
 
+/// Reads a value of a type that knows all of its fields.
+///
+/// # Errors
+/// Returns the path of the innermost invalid value, which is empty for the entire value, and the
+/// reason.
+pub fn read_known<T: DeserializeOwned>(value: &Value) -> Result<T, (String, Error)> {
+    read(value).map(|(read, _)| read)
+}
+
 /// Reads a value.
 ///
 /// # Errors

@@ -18,7 +18,6 @@ use super::sharing::{self, SharingText};
 use super::traffic::{self, TrafficText};
 use super::{Policy, RemoteEjection};
 use crate::mesh_config::discovery::{StrictSelector, read_strict};
-use crate::mesh_config::plain;
 use crate::{ClusterId, ImportMode, Mode, NetworkId, ReadNamespaces, is_trust_domain};
 
 /// The maximum size of a policy file, in bytes; much more than people write.
@@ -143,11 +142,7 @@ impl Policy {
         if text.len() > BYTES_MAX {
             return invalid("", format!("the file is larger than {} MiB", BYTES_MAX >> 20));
         }
-        let file: PolicyFile = serde_saphyr::from_str(text).map_err(|error| InvalidPolicy {
-            field: String::new(),
-            // The lines after the first one show an excerpt of the text.
-            fact: plain(error.to_string().lines().next().unwrap_or_default()).to_owned(),
-        })?;
+        let file: PolicyFile = InvalidPolicy::parse(text)?;
         if file.api_version != API_VERSION {
             return invalid("apiVersion", format!("is {:?}, not {API_VERSION}", file.api_version));
         }

@@ -3,9 +3,11 @@
 use std::fmt;
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::mesh_config::parse_duration;
+use crate::mesh_config::{parse_duration, plain};
+use strait_base::unread;
 
 /// Why a policy is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -22,6 +24,23 @@ impl fmt::Display for InvalidPolicy {
             write!(f, "{}: ", self.field)?;
         }
         f.write_str(&self.fact)
+    }
+}
+
+impl InvalidPolicy {
+    /// Parses the text of a file whose fields are all known.
+    ///
+    /// # Errors
+    /// Returns the first problem, with the field and the line.
+    pub fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Self> {
+        serde_saphyr::from_str(text).map_err(|error| {
+            // The parser knows the line, and the tree the field.
+            let tree = serde_saphyr::from_str::<Value>(text).ok();
+            let failed = tree.and_then(|tree| unread::read_known::<T>(&tree).err());
+            // The lines after the first one show an excerpt of the text.
+            let fact = plain(error.to_string().lines().next().unwrap_or_default()).to_owned();
+            Self { field: failed.map(|(field, _)| field).unwrap_or_default(), fact }
+        })
     }
 }
 

@@ -193,7 +193,7 @@ fn preference_ranks_every_cluster() {
 #[test]
 fn misspelt_rule_is_reported_with_its_location() {
     for (text, field, fact) in [
-        ("mesh: {whendark: keep}", "", "unknown field"),
+        ("mesh: {whendark: keep}", "mesh", "line 3 column 8: unknown field"),
         ("mesh: {}\nmesh: {}", "", "column 1: duplicate mapping key: mesh"),
         ("mesh: {whenDark: never}", "mesh.whenDark", "neither 'keep' nor"),
         ("mesh: {whenDark: withdraw after soon}", "mesh.whenDark", "soon"),
@@ -201,7 +201,13 @@ fn misspelt_rule_is_reported_with_its_location() {
         ("clusters: {East: {}}", "clusters.East", "can't be a cluster ID"),
         ("clusters: {east: {addresses: [a]}}", "clusters.east.addresses[0]", "not a range"),
         ("mesh: {discoverySelectors: []}", "mesh.discoverySelectors", "in the mesh config"),
-        ("clusters: {east: {discoverySelectors: [{matchLabel: {}}]}}", "", "unknown field"),
+        (
+            "clusters: {east: {discoverySelectors: [{matchLabel: {}}]}}",
+            "clusters.east.discoverySelectors[0]",
+            "unknown field",
+        ),
+        ("owners: [{namespaces: a, clusters: [b]}]", "owners[0].namespaces", "line 3 column "),
+        ("owners: [{namespaces: [a]}]", "owners[0]", "missing field `clusters`"),
         ("mesh: {readNamespaces: [shop]}", "mesh.readNamespaces", "only possible for a cluster"),
         ("clusters: {east: {readNamespaces: []}}", "clusters.east.readNamespaces", "list 1 to 32"),
         ("mesh: {identity: pinned}", "mesh.identity", "only possible for a cluster"),

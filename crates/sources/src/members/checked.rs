@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 
 use super::servers::ServerPattern;
 use strait_base::dns_name::is_dns_label;
+use strait_base::unread;
 use strait_model::policy::InvalidPolicy;
 
 /// An entry of a list. Messages about its content contain its position: `identities[0]`.
@@ -18,7 +19,10 @@ pub(super) fn invalid<T>(field: impl Into<String>, fact: impl Into<String>) -> C
 /// Converts an entry to its type. The message of an error may quote a value: the file contains no
 /// secrets.
 pub(super) fn read<T: serde::de::DeserializeOwned>(field: &str, entry: Entry) -> Checked<T> {
-    serde_json::from_value(Value::Object(entry)).or_else(|error| invalid(field, error.to_string()))
+    unread::read_known(&Value::Object(entry)).or_else(|(path, error)| {
+        let field = if path.is_empty() { field.to_owned() } else { format!("{field}.{path}") };
+        invalid(field, error.to_string())
+    })
 }
 
 pub(super) fn namespace(field: &str, text: &str) -> Checked<()> {

@@ -186,11 +186,7 @@ impl MemberSources {
         if text.len() > BYTES_MAX {
             return invalid("", format!("the file is larger than {} MiB", BYTES_MAX >> 20));
         }
-        let file: FileText = serde_saphyr::from_str(text).map_err(|error| InvalidPolicy {
-            field: String::new(),
-            // The lines after the first one show an excerpt of the text.
-            fact: error.to_string().lines().next().unwrap_or_default().to_owned(),
-        })?;
+        let file: FileText = InvalidPolicy::parse(text)?;
         if file.api_version != API_VERSION {
             return invalid("apiVersion", format!("is {:?}, not {API_VERSION}", file.api_version));
         }
