@@ -105,7 +105,13 @@ pub(super) fn without_effect(object: &Value, namespace: &Namespace) -> Vec<Acces
             }
         }
     });
-    all.collect()
+    let is_list = |list: &&Value| list.as_array().is_some_and(|list| !list.is_empty());
+    let lost = present(spec, "targetRef").and(present(spec, "targetRefs").filter(is_list));
+    let lost = lost.map(|_| {
+        let text = "targetRefs is set too and takes precedence";
+        AccessFault::warning(&codes::ACCESS_NO_EFFECT, "spec.targetRef", text)
+    });
+    all.chain(lost).collect()
 }
 
 /// Returns the targets of a spec, each with its path. `targetRef` applies only if `targetRefs` is

@@ -363,6 +363,18 @@ fn parts_of_a_policy_without_an_effect_have_a_reason() {
             "STR1006 spec.trafficPolicy.loadBalancer.localityLbSetting.failover[0]",
         ),
         (
+            json!({ "loadBalancer": { "warmup": { "duration": "5s" }, "warmupDurationSecs": "4s" } }),
+            "STR1006 spec.trafficPolicy.loadBalancer.warmupDurationSecs",
+        ),
+        (
+            json!({ "loadBalancer": { "consistentHash": {
+                "useSourceIp": true,
+                "maglev": {},
+                "minimumRingSize": 4,
+            } } }),
+            "STR1006 spec.trafficPolicy.loadBalancer.consistentHash.minimumRingSize",
+        ),
+        (
             json!({ "outlierDetection": { "interval": "0s" } }),
             "STR1007 spec.trafficPolicy.outlierDetection.interval",
         ),

@@ -327,6 +327,11 @@ impl RawLoadBalancer {
             (None, Some(RawSimple::Passthrough)) => Algorithm::Passthrough,
             (None, Some(RawSimple::LeastRequest) | None) => Algorithm::LeastRequest,
         };
+        if self.warmup.is_some() && self.warmup_duration_secs.is_some() {
+            let text = "warmup is set too and takes precedence";
+            let path = format!("{path}.warmupDurationSecs");
+            reasons.push(Reason::lost(&codes::TRAFFIC_REPLACED, path, text));
+        }
         let lasts = self.warmup_duration_secs.map(|WrittenDuration(duration)| Warmup {
             duration,
             minimum_percent: 10,
@@ -400,7 +405,13 @@ impl RawConsistentHash {
             ("httpQueryParameterName", is_named(&self.http_query_parameter_name)),
         ];
         let tables = [("ringHash", self.ring_hash.is_some()), ("maglev", self.maglev.is_some())];
-        for alternatives in [&keys[..], &tables] {
+        let ring_size = self.ring_hash.as_ref().and_then(|ring| ring.minimum_ring_size);
+        let sizes = [
+            ("ringHash.minimumRingSize", ring_size.is_some()),
+            ("maglev", self.ring_hash.is_none() && self.maglev.is_some()),
+            ("minimumRingSize", self.minimum_ring_size.is_some()),
+        ];
+        for alternatives in [&keys[..], &tables, &sizes] {
             let mut set = alternatives.iter().filter(|(_, is_set)| *is_set);
             let Some((first, _)) = set.next() else { continue };
             reasons.extend(set.map(|(field, _)| {

@@ -138,6 +138,9 @@ impl Reader<'_> {
         let headers = raw.headers.map(|raw| self.headers(raw, &format!("{path}.headers"), refused));
         terms.headers = headers.map(Box::new);
         // The default is 100 percent. The newer field takes precedence.
+        if raw.mirror_percentage.is_some() && raw.mirror_percent.is_some() {
+            self.replaced(&format!("{path}.mirrorPercent"), "mirrorPercentage");
+        }
         let share = match (raw.mirror_percentage, raw.mirror_percent) {
             (Some(share), _) => {
                 self.per_million(Some(share), 1_000_000, &format!("{path}.mirrorPercentage"))
@@ -529,6 +532,9 @@ impl Reader<'_> {
                 self.lost(&path, "has no fixedDelay above 0s: no request is delayed");
                 return None;
             };
+            if raw.percent > 0 && raw.percentage.is_some() {
+                self.replaced(&format!("{path}.percent"), "percentage");
+            }
             let unset = raw.percent.min(100) * 10_000;
             if unset == 0 && raw.percentage.is_none() {
                 self.lost(&path, "has no percentage: no request is delayed");
@@ -580,6 +586,9 @@ impl Reader<'_> {
     }
 
     fn cors(&mut self, raw: RawCors, path: &str, refused: &mut bool) -> CrossOrigin {
+        if !raw.allow_origin.is_empty() && !raw.allow_origins.is_empty() {
+            self.replaced(&format!("{path}.allowOrigin"), "allowOrigins");
+        }
         let old = raw.allow_origin.into_iter().map(|exact| match &*exact {
             "*" => TextMatch::Regex(".*".into()),
             _ => TextMatch::Exact(exact),

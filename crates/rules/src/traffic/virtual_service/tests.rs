@@ -417,7 +417,8 @@ fn percentages_are_stored_per_million_and_the_newer_field_applies() {
         "mirror: {host: b}, mirrorPercent: 50, mirrorPercentage: {value: 0.1}, mirrors: [{destination: {host: c}, percentage: {value: 0}}],
          fault: {delay: {fixedDelay: 5s, percentage: {value: 12.5}}, abort: {grpcStatus: UNAVAILABLE, percentage: {value: 100}}}",
     );
-    assert_eq!(reasons, []);
+    let replaced = [(&codes::TRAFFIC_REPLACED, "spec.http[0].mirrorPercent")];
+    assert_eq!(codes_and_paths(&reasons), replaced);
     let shares: Vec<_> = rule
         .mirrors
         .iter()
@@ -428,6 +429,23 @@ fn percentages_are_stored_per_million_and_the_newer_field_applies() {
     let fault = rule.fault.as_ref().expect("it has one");
     assert_eq!(fault.delay.map(|delay| delay.1), Some(125_000));
     assert_eq!(fault.abort, Some((crate::traffic::route::AbortStatus::Grpc(14), 1_000_000)));
+}
+
+#[test]
+fn older_field_is_reported_next_to_the_newer_one_that_applies() {
+    let (_, reasons) = rule(
+        "fault: {delay: {fixedDelay: 5s, percent: 10, percentage: {value: 20}}},
+         corsPolicy: {allowOrigin: ['https://a.example'], allowOrigins: [{exact: 'https://b.example'}]}",
+    );
+    let path = |field: &str| format!("spec.http[0].{field}");
+    let found: Vec<_> = reasons.iter().map(|one| (one.path.to_string(), &*one.text)).collect();
+    assert_eq!(
+        found,
+        [
+            (path("fault.delay.percent"), "percentage is set too and takes precedence"),
+            (path("corsPolicy.allowOrigin"), "allowOrigins is set too and takes precedence"),
+        ]
+    );
 }
 
 #[test]
