@@ -1,8 +1,16 @@
-//! 107x and 1081: EnvoyFilters.
+//! 1032, 107x and 1081: EnvoyFilters.
 
 use super::code::Code;
 
 codes! {
+    /// A patch whose conditions no connected proxy meets.
+    ENVOY_FILTER_UNMATCHED = "STR1032", "no connected proxy meets the conditions of a patch",
+        "Compare match.context and match.proxy with the proxies: strait proxy list", "\
+A patch applies to proxies that its EnvoyFilter selects, and of these to those that meet its `match`:
+`context` selects gateways or the traffic of sidecars, `proxyVersion` is a regular expression for the version
+of Istio's agent, and `metadata` must be equal. No connected proxy meets all of them, so the patch has no
+effect. It applies as soon as a matching proxy connects.";
+
     /// A patch with an unsupported target, operation or place.
     ENVOY_FILTER_FIELD = "STR1076", "a part of an EnvoyFilter is not supported",
         "Follow the alternative in the reason, or insert the filter first or before the router.", "\

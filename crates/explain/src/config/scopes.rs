@@ -13,7 +13,7 @@ use strait_rules::traffic::envoy_filter::{EnvoyFilter, PatchPlace};
 use strait_rules::traffic::proxy_config::SidecarDefaults;
 use strait_rules::traffic::sidecar::{Sidecar, SidecarIngress};
 use strait_rules::traffic::telemetry::Telemetry;
-use strait_rules::traffic::{Reason, proxy_config_selection};
+use strait_rules::traffic::{Reason, Selection, proxy_config_selection};
 
 impl ConfigView<'_> {
     /// Returns the status of a Sidecar. It applies to the proxies that use it.
@@ -200,14 +200,23 @@ impl ConfigView<'_> {
         {
             return finding;
         }
-        let holds = |proxy: &&&Proxy| {
+        let proxies = self.clients.proxies();
+        let in_scope = proxies.iter().filter_map(|proxy| {
             let selection = self.context.selection(proxy);
             let all = filters.for_proxy(proxy.namespace(), &selection);
-            filter.patches(&selection) && all.iter().any(|one| one.meta == *meta)
-        };
-        let held: Vec<&Proxy> = self.clients.proxies().iter().filter(holds).copied().collect();
+            all.iter().any(|one| one.meta == *meta).then_some((*proxy, selection))
+        });
+        let in_scope: Vec<(&Proxy, Selection)> = in_scope.collect();
+        let held = in_scope.iter().filter(|(_, selection)| filter.patches(selection));
+        let held: Vec<&Proxy> = held.map(|(proxy, _)| *proxy).collect();
         let mut reasons = self.unreachable_upstreams(filter, &held);
         reasons.extend(self.patches_without_listener(filter, &held));
+        // Right after a start, no proxy is connected yet.
+        if !proxies.is_empty() {
+            let unmet = filter.unmet_conditions(&in_scope).into_iter();
+            let reason = |(path, fact)| Reason::warning(&codes::ENVOY_FILTER_UNMATCHED, path, fact);
+            reasons.extend(unmet.map(reason));
+        }
         Finding { reasons, proxies: held.len(), standing: None }
     }
 

@@ -25,6 +25,7 @@ use super::proxy_match::ProxyMatch;
 use super::scoped::{Scoped, ScopedInForce, ScopedObjects};
 use super::selection::{self, RuleSelector, Selection};
 use strait_base::codes;
+use strait_base::names::list_first;
 use strait_model::{Namespace, Proxy, ProxyType};
 
 /// A parsed EnvoyFilter.
@@ -121,6 +122,8 @@ const OF_MANAGERS: &str = "NETWORK_FILTER";
 const OF_CLUSTERS: &str = "CLUSTER";
 const ROUTERS: [&str; 2] = ["envoy.filters.http.router", "envoy.router"];
 
+/// Maximum number of versions of proxies that a reason lists.
+const VERSIONS_NAMED: usize = 5;
 /// Maximum number of different proxy matches of an object. Each is evaluated for every proxy.
 const PROXIES_MAX: usize = 64;
 
@@ -177,6 +180,42 @@ impl EnvoyFilter {
     /// all), and the port of each.
     pub fn ports(&self) -> impl Iterator<Item = (usize, Option<PatchPlace>, u16)> {
         self.patches.iter().filter_map(|patch| Some((patch.index, patch.place, patch.port?)))
+    }
+
+    /// Returns the path of each condition of a patch that none of these proxies meets, with the
+    /// fact. The proxies are in the scope of the object.
+    pub fn unmet_conditions(&self, proxies: &[(&Proxy, Selection)]) -> Vec<(String, String)> {
+        let unmet = self.patches.iter().filter_map(|patch| {
+            let path = format!("spec.configPatches[{}].match", patch.index);
+            let is_there = |proxy: &Proxy| {
+                let places = PatchPlace::for_proxy(proxy);
+                patch.place.map_or(!places.is_empty(), |place| places.contains(&place))
+            };
+            let mut there = proxies.iter().filter(|(proxy, _)| is_there(proxy)).peekable();
+            if there.peek().is_none() {
+                let kind = match patch.place? {
+                    PatchPlace::Gateway => "gateway",
+                    PatchPlace::Inbound | PatchPlace::Outbound => "sidecar",
+                };
+                let fact = format!("no {kind} in the scope of the object is connected");
+                return Some((format!("{path}.context"), fact));
+            }
+            let wanted = patch.proxies.as_ref()?;
+            let mut versions = BTreeSet::new();
+            for (proxy, selection) in there {
+                if patch.is_for(selection) {
+                    return None;
+                }
+                versions.insert(proxy.istio_version.as_deref().unwrap_or("none of Istio"));
+            }
+            let path = format!("{path}.proxy{}", wanted.path());
+            let mut fact = "no connected proxy in the scope of the object meets it".to_owned();
+            if !path.ends_with("metadata") {
+                fact += &format!("; versions: {}", list_first(versions.iter(), VERSIONS_NAMED));
+            }
+            Some((path, fact))
+        });
+        unmet.collect()
     }
 
     /// Iterates over the proxy matches of the patches.

@@ -106,6 +106,15 @@ impl ProxyMatch {
         Ok(has_conditions.then_some(Self { version, metadata }))
     }
 
+    /// Returns the path of the conditions below the match.
+    pub(super) fn path(&self) -> &'static str {
+        match (&self.version, self.metadata.is_empty()) {
+            (Some(_), true) => ".proxyVersion",
+            (None, _) => ".metadata",
+            (Some(_), false) => "",
+        }
+    }
+
     /// Returns the compiled form of the conditions.
     pub(super) fn finder(&self) -> ProxyFinder {
         let version = self.version.as_ref();
