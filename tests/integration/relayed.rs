@@ -277,10 +277,21 @@ fn kube_system_uid(member: &Member) -> String {
 
 /// Sends a request to enrol with a new key, and returns the status and the body of the response.
 async fn enrol(setup: &Setup, port: u16, token: &str, uid: &str) -> (u16, Value) {
+    enrol_for(setup, port, token, uid, "").await
+}
+
+/// Requests a certificate like a relay that was started for `cluster`.
+async fn enrol_for(
+    setup: &Setup,
+    port: u16,
+    token: &str,
+    uid: &str,
+    cluster: &str,
+) -> (u16, Value) {
     let key = rcgen::KeyPair::generate().expect("a key");
     let params = rcgen::CertificateParams::new(vec!["relay".to_owned()]).expect("a name");
     let csr = params.serialize_request(&key).expect("signed").pem().expect("PEM");
-    let body = json!({ "token": token, "csr": csr, "clusterUid": uid });
+    let body = json!({ "token": token, "csr": csr, "clusterUid": uid, "cluster": cluster });
     let tls = TlsConnector::from(without_certificate(setup));
     loop {
         let tcp = TcpStream::connect(("127.0.0.1", port)).await.expect("a connection");
@@ -333,6 +344,18 @@ async fn invitation_is_used_once_at_all_replicas_and_the_members_secret_is_not_w
         assert_eq!((status, &body["error"]["code"]), (401, &json!("STR0343")), "{body}");
     }
     assert_eq!(secret(), before, "the Secret of the member");
+}
+
+#[tokio::test]
+async fn relay_with_the_id_of_another_cluster_does_not_use_its_invitation_up() {
+    let (east, west) = east_and_west().await;
+    let setup = with_invitation(&east);
+    let server = setup.start().await;
+    let (port, uid) = (server.bound.xds.port(), kube_system_uid(&west));
+    let (status, body) = enrol_for(&setup, port, TOKEN, &uid, "north").await;
+    assert_eq!((status, &body["error"]["code"]), (409, &json!("STR0344")), "{body}");
+    let _relay = start_relay(&setup, &server, &west, "relay-a").await;
+    server.cluster_in("west", "live").await;
 }
 
 #[tokio::test]

@@ -31,7 +31,7 @@ use strait_kube_client::{CarriedResponse, Carrier, ResponseBody, StreamPermit};
 use strait_model::ClusterId;
 
 pub use self::enrolment::{
-    EnrolmentLimits, EnrolmentRefusal, check_uid, invited, read_enrol, read_renew,
+    EnrolmentLimits, EnrolmentRefusal, check_id, check_uid, invited, read_enrol, read_renew,
 };
 pub use self::member::{
     GENERATION_ANNOTATION, GENERATION_FROM_ANNOTATION, INVITATION_EXPIRES_KEY, INVITATION_KEY,

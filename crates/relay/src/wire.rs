@@ -57,6 +57,9 @@ pub struct EnrolRequest {
     pub csr: String,
     /// The UID of the namespace `kube-system`.
     pub cluster_uid: String,
+    /// The cluster ID that the relay was started for; empty in requests of earlier versions.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub cluster: String,
 }
 
 /// A request for a further certificate with a new key.

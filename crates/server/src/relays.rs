@@ -29,7 +29,7 @@ use strait_model::fetched_keys::KeyPlace;
 use strait_model::policy::Policy;
 use strait_relay::hub::{
     EnrolmentLimits, EnrolmentRefusal, RelayClaims, RelayHub, RelayedMember, ReplicaName,
-    SessionEnd, check_uid, invited, read_enrol, read_renew,
+    SessionEnd, check_id, check_uid, invited, read_enrol, read_renew,
 };
 use strait_relay::wire::{CertificateResponse, ENROL_PATH, RENEW_PATH};
 use strait_sources::clusters::reconciler::RelayedMembers;
@@ -200,6 +200,7 @@ impl RelayServiceState {
                 (cluster, member, Some(invitation))
             }
         };
+        check_id(cluster, &request.cluster)?;
         check_uid(cluster, member, &request.cluster_uid, &self.uids(cluster))?;
         // Signed first, so that an invalid request does not use the invitation up.
         let response = self.sign(&request.csr, cluster, member.generation, now)?;

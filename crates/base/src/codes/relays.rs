@@ -34,8 +34,9 @@ without `keys`, published by the issuer.";
     /// Enrolment.
     RELAY_CLUSTER = "STR0344", "the relay is in another cluster than its invitation is for",
         "Install the relay in the invited cluster, or create an invitation for this one: strait cluster invite ID", "\
-The UID of the namespace kube-system proves which cluster a relay is in. It differs from the UID that the
-Secret or the running member has, or it belongs to another member.";
+The relay was started with another --cluster than the ID of its invitation, or it runs in another cluster: the
+UID of the namespace kube-system differs from the UID that the Secret or the running member has, or it belongs
+to another member. The invitation was not used up.";
 
     /// Enrolment.
     RELAY_LIMIT = "STR0345", "too many requests of relays for certificates",

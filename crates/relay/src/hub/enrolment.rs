@@ -118,6 +118,21 @@ fn is_equal(one: &[u8], other: &[u8]) -> bool {
         && one.iter().zip(other).fold(0, |differs, (one, other)| differs | (one ^ other)) == 0
 }
 
+/// Checks that a relay was started for the cluster of its invitation or token. An empty `named` is
+/// from a relay that does not send it.
+///
+/// # Errors
+/// With status 409 if it was started for another cluster.
+pub fn check_id(cluster: &ClusterId, named: &str) -> Result<(), EnrolmentRefusal> {
+    if named.is_empty() || named == cluster.as_str() {
+        return Ok(());
+    }
+    let fact = format!(
+        "the invitation is for {cluster}, and the relay was started with --cluster {named}"
+    );
+    Err(EnrolmentRefusal::new(409, &codes::RELAY_CLUSTER, fact))
+}
+
 /// Checks that a relay is in the cluster that it enrols for. `known` are the UIDs of the members.
 ///
 /// # Errors
@@ -214,6 +229,9 @@ mod tests {
         assert_eq!(status(&west, &unknown, "x"), Err(409));
         let pinned = RelayedMember { uid: Some("e".into()), ..unknown };
         assert_eq!(status(&east, &pinned, "x"), Err(409));
+        assert!(check_id(&east, "").is_ok() && check_id(&east, "east").is_ok());
+        let refusal = check_id(&east, "west").expect_err("another cluster");
+        assert_eq!((refusal.status, refusal.code.id), (409, "STR0344"));
     }
 
     #[test]

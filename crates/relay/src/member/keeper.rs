@@ -160,8 +160,12 @@ impl CertificateKeeper {
         let cluster_uid =
             self.api.uid().await.map_err(|error| CertificateError::Uid(error.to_string()))?;
         let key = KeyRequest::new()?;
-        let request =
-            EnrolRequest { token: token.reveal().clone(), csr: key.csr.clone(), cluster_uid };
+        let request = EnrolRequest {
+            token: token.reveal().clone(),
+            csr: key.csr.clone(),
+            cluster_uid,
+            cluster: self.cluster.to_string(),
+        };
         let response = enrol(&self.dialler, &self.hubs, &request).await?;
         let token_hash = hex::sha256(token.reveal().as_bytes());
         let certificate = key.answered(response, &self.cluster, &token_hash)?;
