@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::add::{check_network, cluster_id};
 use super::api::{self, ClusterApi, full_name, holds, is_relayed, path_of};
+use super::membership::refuse_config_cluster;
 use super::{ClusterChange, done};
 use crate::cli::failure::{CommandFailure, CommandResult, Exit};
 use crate::cli::output::print;
@@ -67,6 +68,7 @@ pub(crate) async fn run(args: &InviteArgs) -> CommandResult {
         return Err(CommandFailure::usage(format!("--hub {wrong:?} is not HOST:PORT")));
     }
     let (config, namespace) = (args.config.open().await?, args.config.namespace.clone());
+    refuse_config_cluster(&config, &namespace, &id).await?;
     let roots = roots(args, &config, &namespace).await?;
     let hubs = hubs(args, &config, &namespace).await?;
     let secrets = config.member_secrets(&namespace).await?;

@@ -7,11 +7,41 @@ use serde_json::Value;
 
 use super::api::{ClusterApi, full_name, holds};
 use crate::cli::failure::CommandFailure;
+use crate::cli::output::items;
 use strait_base::codes;
 use strait_kube_client::Loopback;
 use strait_model::{ClusterId, ReadNamespaces};
 use strait_sources::clusters::formats::READ_NAMESPACES_ANNOTATION;
 use strait_sources::clusters::kubeconfig;
+
+/// Rejects the ID of the config cluster. Its control plane has the ID as an argument; if the workload
+/// of the chart cannot be read, the control plane refuses the member itself (STR0216).
+pub(super) async fn refuse_config_cluster(
+    hub: &ClusterApi,
+    namespace: &str,
+    id: &ClusterId,
+) -> Result<(), CommandFailure> {
+    for kind in ["deployments", "statefulsets"] {
+        let path = format!("/apis/apps/v1/namespaces/{namespace}/{kind}/strait");
+        let workload = hub.get(&path).await.ok().flatten().unwrap_or_default();
+        if own_id(&workload) == Some(id.as_str()) {
+            let fact = format!(
+                "{id} is the ID of the config cluster itself (--cluster-id of {namespace}/strait in {}); nothing was changed",
+                hub.context
+            );
+            return Err(CommandFailure::coded(&codes::ID_OF_CONFIG_CLUSTER, fact)
+                .next("choose another ID for the member"));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the cluster ID in the arguments of a control plane's workload.
+fn own_id(workload: &Value) -> Option<&str> {
+    let containers = items(&workload["spec"]["template"]["spec"]["containers"]);
+    let mut arguments = containers.iter().flat_map(|container| items(&container["args"]));
+    arguments.find_map(|argument| argument.as_str()?.strip_prefix("--cluster-id="))
+}
 
 /// Rejects an ID that a Secret already contains, and an API server that already belongs to a
 /// member.
@@ -21,6 +51,7 @@ pub(super) async fn free(
     id: &ClusterId,
     server: &Uri,
 ) -> Result<(), CommandFailure> {
+    refuse_config_cluster(hub, namespace, id).await?;
     let secrets = hub.member_secrets(namespace).await?;
     if let Some(secret) = secrets.iter().find(|secret| holds(secret, id.as_str())) {
         return Err(CommandFailure::coded(
@@ -89,4 +120,18 @@ pub(super) fn limits(secrets: &[Value]) -> ReadNamespaces {
         |secret: &Value| secret["metadata"]["annotations"][READ_NAMESPACES_ANNOTATION].clone();
     let listed = |text: Value| ReadNamespaces::of(text.as_str()?.split(',').map(str::trim)).ok();
     secrets.iter().map(annotation).find_map(listed).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::own_id;
+
+    #[test]
+    fn id_of_the_config_cluster_is_an_argument_of_its_control_plane() {
+        let workload = |args: &[&str]| json!({ "spec": { "template": { "spec": { "containers": [{ "args": args }] } } } });
+        assert_eq!(own_id(&workload(&["serve", "--cluster-id=hub"])), Some("hub"));
+        assert_eq!(own_id(&workload(&["serve"])), None);
+    }
 }
