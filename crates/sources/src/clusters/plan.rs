@@ -410,8 +410,9 @@ impl Plan {
 
 /// Returns the refusal of a usable claim that lost: the winner is older.
 fn standby(winner: &MemberSecret, loser: &MemberSecret) -> KubeconfigRefusal {
+    let [holder, own] = [winner.kind, loser.kind];
     let fact = format!(
-        "Secret {} holds the ID ({}); this Secret takes over when that one is deleted",
+        "{holder} {} holds the ID ({}); this {own} takes over when that one is deleted",
         winner.name,
         precedence(winner, loser)
     );

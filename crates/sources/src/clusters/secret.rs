@@ -43,6 +43,8 @@ const ISTIO_CLUSTER_ANNOTATION: &str = "networking.istio.io/cluster";
 pub struct MemberSecret {
     /// The Secret.
     pub name: ObjectName,
+    /// The kind of the object: `Secret` or `ClusterProfile`.
+    pub kind: &'static str,
     /// Its creation time: the older of two Secrets holds an ID.
     pub created: Option<Timestamp>,
     /// The source in the operator file that it comes from; `None` for the system namespace.
@@ -138,6 +140,7 @@ impl MemberSecret {
     ) -> Self {
         Self {
             name,
+            kind: "Secret",
             created: None,
             source: None,
             source_order: 0,
@@ -152,6 +155,7 @@ impl MemberSecret {
         let settings = settings(&secret.annotations);
         let mut read = Self {
             name: secret.name.clone(),
+            kind: if secret.profile.is_some() { "ClusterProfile" } else { "Secret" },
             created: secret.created,
             source: secret.source.clone(),
             source_order: 0,

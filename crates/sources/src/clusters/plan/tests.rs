@@ -39,6 +39,7 @@ fn secret(name: &str, created: i64, clusters: &[&str]) -> MemberSecret {
         None => (ClusterId::from(text.trim_end_matches('!')), refused()),
     };
     MemberSecret {
+        kind: "Secret",
         name: ObjectName::new("strait-system", name),
         created: (created > 0)
             .then(|| jiff::Timestamp::from_second(created).expect("a time in range")),
@@ -183,16 +184,14 @@ fn without_grace_a_cluster_is_removed_at_once() {
 
 #[test]
 fn older_secret_holds_an_id_and_the_other_takes_over_after_its_deletion() {
-    let (old, new) = (secret("z", 1, &["east=1"]), secret("a", 2, &["east=2"]));
+    let old = secret("z", 1, &["east=1"]);
+    let new = MemberSecret { kind: "ClusterProfile", ..secret("a", 2, &["east=2"]) };
     let mut world = World::new();
     assert_eq!(world.at(0, &[new.clone(), old]), ["add east from z"]);
     assert_eq!(world.idle(), ["a east STR0207"]);
-    assert!(
-        world.plan.idle[0]
-            .refusal
-            .fact
-            .contains("strait-system/z holds the ID (older, since 1970-")
-    );
+    let fact = &world.plan.idle[0].refusal.fact;
+    assert!(fact.contains("Secret strait-system/z holds the ID (older, since 1970-"), "{fact}");
+    assert!(fact.ends_with("; this ClusterProfile takes over when that one is deleted"), "{fact}");
     assert_eq!(world.at(1, &[new]), ["adopt east from a"]);
     assert_eq!(world.idle(), Vec::<String>::new());
 }
