@@ -218,6 +218,14 @@ impl MemberSecret {
         settings: Result<MemberSettings, KubeconfigRefusal>,
     ) {
         let text = secret.annotations.get(CLUSTER_ID_ANNOTATION).map_or("", String::as_str);
+        if text.is_empty() {
+            let fact = format!(
+                "the Secret of a relay ({RELAY_ANNOTATION}) has no cluster ID; set the annotation {CLUSTER_ID_ANNOTATION}"
+            );
+            let refusal = KubeconfigRefusal::new(&codes::ID_MISSING, "", fact);
+            self.invalid_keys.insert(secret.name.name.to_string(), refusal);
+            return;
+        }
         let id = match ClusterId::parse(text) {
             Ok(id) => id,
             Err(error) => {
@@ -421,6 +429,10 @@ contexts: [{name: a, context: {cluster: a, user: a}}]";
         };
         let read = with((CLUSTER_ID_ANNOTATION, "Prod_1"));
         assert_eq!(read.invalid_keys["Prod_1"].code, &codes::CLUSTER_ID_INVALID);
+        let read = with((CLUSTER_ID_ANNOTATION, ""));
+        let refusal = read.invalid_keys["a"].to_string();
+        let expected = "STR0235: the Secret of a relay (strait.dev/relay) has no cluster ID; set the annotation strait.dev/cluster-id";
+        assert_eq!(refusal, expected);
         let read = with(("strait.dev/relay-generation", "none"));
         let refusal = read.clusters["west"].as_ref().expect_err("refused");
         assert!(refusal.to_string().contains("strait.dev/relay-generation"), "{refusal}");
