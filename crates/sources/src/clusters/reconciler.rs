@@ -425,7 +425,7 @@ impl Reconciler {
                     // Another Secret may mean another cluster with the same name, unless its access
                     // is the same.
                     if !held_it && !member.reads_from(&wanted.access) {
-                        (member.uid, member.found_by) = (None, None);
+                        (member.uid, member.found_by, member.followed) = (None, None, None);
                     }
                     member.since = now;
                     if without_secret {

@@ -288,10 +288,11 @@ impl Member {
             });
             if barred.is_none() {
                 let is_other = uid.is_some() && self.uid.is_some() && uid != self.uid;
-                if is_other && expected.pinned.is_none() {
+                if is_other {
                     let (was, is) = (&self.uid, &uid);
                     info!(cluster = %expected.id, ?was, ?is, "the new Secret leads to another cluster");
-                    self.followed.clone_from(&self.uid);
+                    // An operator who names the UID needs no event about it.
+                    self.followed = self.uid.clone().filter(|_| expected.pinned.is_none());
                 }
                 self.uid = uid.or(self.uid.take());
                 if expected.access == Some(&run.how.access) {
@@ -402,13 +403,13 @@ impl Member {
                 let last_contact = self.last.last_contact.clone();
                 status = RunStatus { services, endpoints, objects, last_contact, ..status };
             }
-            status
             if let ApiContact::AuthFailed(fact) = &mut status.contact
                 && let Some(lifetime) = run.lifetime
                 && let Some(fault) = lifetime.fault(Timestamp::now())
             {
                 *fact += &format!("; {fault}");
             }
+            status
         };
         match (&self.serving, &self.next) {
             (None, _) => (self.last.clone(), None),

@@ -71,6 +71,11 @@ async fn new_secret_may_lead_to_another_cluster_if_the_policy_follows_it() {
     world.secrets(&[("a@3", &["east=good-3uid-z"])]);
     world.until(&["east live a"]).await;
     assert_eq!(holder(&world), (text("z"), text("3"), text("y")));
+    // An operator accepts the earlier cluster: it is not the result of a new Secret.
+    world.secrets(&[("a@3", &["east=good-4uid-y", "strait.dev/cluster-uid=y"])]);
+    world.until_alive(&["east good-4uid-y"]).await;
+    world.until(&["east live a"]).await;
+    assert_eq!(holder(&world), (text("y"), text("3"), None));
 }
 
 #[tokio::test]
