@@ -30,7 +30,9 @@ pub(super) use self::gateway::NAMESPACE as GATEWAY_NAMESPACE;
 use super::failure::{CommandResult, Exit};
 use super::list::{GetOne, ListArgs, ListedKind};
 use super::output::{self, Cell, Column, OutputStyle, Show, TableLayout, age, text, until};
-use strait_admin_api::{Cluster, ClusterCredential, ClusterState, SameAddresses, SameRange};
+use strait_admin_api::{
+    Cluster, ClusterCredential, ClusterState, CredentialKind, SameAddresses, SameRange,
+};
 use strait_base::codes;
 
 /// Show and change member clusters.
@@ -214,9 +216,10 @@ fn describe(row: &Cluster, _: &Show, look: &OutputStyle) -> String {
                 }
                 None => "<none>".to_owned().into(),
             };
-            match used.is_some_and(|used| used.renews_itself) {
-                true => ends.with(", renewed by the control plane"),
-                false => ends,
+            match used.filter(|used| used.renews_itself).map(|used| &used.kind) {
+                Some(CredentialKind::Relay) => ends.with(", renewed by the relay"),
+                Some(_) => ends.with(", renewed by the control plane"),
+                None => ends,
             }
         }),
         ("Services", text(&row.services).into()),

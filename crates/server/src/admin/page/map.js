@@ -362,7 +362,7 @@ export function facts(cluster) {
     ["Network", text(cluster.network)],
     ["Trust domain", text(cluster.trustDomain)],
     ["Secret", text(cluster.secret)],
-    ["Credential ends", cluster.credential?.expires && `${cluster.credential.expires}${cluster.credential.renewsItself ? ", renewed by the control plane" : ""}`],
+    ["Credential ends", cluster.credential?.expires && `${cluster.credential.expires}${cluster.credential.renewsItself ? `, renewed by the ${cluster.credential.kind === "relay" ? "relay" : "control plane"}` : ""}`],
     ["Services", number(cluster.services)],
     ["Endpoints", number(cluster.endpoints)],
     ["Withheld", cluster.withheld > 0 ? h("span", { class: "withheld" }, `${number(cluster.withheld)} ${Object.entries(cluster.withheldBy ?? {}).map(([code, count]) => `${code}: ${count}`).join(", ")}`) : "0"],
