@@ -400,6 +400,9 @@ impl Session {
         let whole = self.answers_whole(kind);
         let watch = self.watches.get_mut(kind)?;
         let batch = watch.take(source, if whole { usize::MAX } else { limit_bytes }, gone)?;
+        if whole {
+            watch.note_missing();
+        }
         let whole = whole.then(|| watch.held_resources());
         let (pieces, resources) =
             whole.as_ref().map_or((&batch.pieces, &batch.changed), |(pieces, all)| (pieces, all));

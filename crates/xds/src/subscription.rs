@@ -404,6 +404,18 @@ impl TypeSubscription {
         }
     }
 
+    /// Records that a response contains all resources that the client holds. It reports the names
+    /// that the source does not have, so they need no response of their own.
+    pub(super) fn note_missing(&mut self) {
+        let due = if self.due > 0 { self.entries.len() } else { 0 };
+        for at in self.due_from..due {
+            let state = self.entries.state(at);
+            if state.going && state.due == Some(Due::Send) {
+                self.entries.update(at, |state| state.due = Some(Due::Compare));
+            }
+        }
+    }
+
     /// Returns whether there may be a response to send.
     pub(super) fn is_due(&self) -> bool {
         self.owed || self.compare_all || self.due > 0 || self.base.next().is_some()

@@ -1390,6 +1390,24 @@ fn sotw_responses_are_divided_for_named_types_only() {
 }
 
 #[test]
+fn sotw_missing_cluster_is_reported_by_one_response() {
+    play(
+        ProtocolForm::Sotw,
+        "has cds a=1
+         slow
+         ask cds a ghost
+         take
+         -> cds #1 a=1
+         ack cds #1 a ghost
+         take
+         -> nothing
+         set cds ghost=1
+         take
+         -> cds #2 a=1 ghost=1",
+    );
+}
+
+#[test]
 fn sotw_proxyless_client_receives_all_subscribed_resources_each_time() {
     play(
         ProtocolForm::Sotw,
