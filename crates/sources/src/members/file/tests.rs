@@ -71,7 +71,7 @@ fn invalid_field_is_named() {
         ),
         (
             "sources: [{name: a, secrets: {namespace: a, labels: x}, ids: [a]}]",
-            "sources[0]: unknown field `labels`",
+            "sources[0].secrets: unknown field `labels`",
         ),
         ("sources: [{name: a, secrets: {namespace: a}}]", "sources[0]: missing field `ids`"),
         ("sources: [{name: a, secrets: {namespace: a}, ids: []}]", "sources[0].ids"),
