@@ -11,12 +11,13 @@ use strait_admin_api::{Cluster, Service};
 use strait_base::codes;
 
 /// The codes of imports that Strait cannot write although it should.
-const NOT_WRITTEN: [&codes::Code; 5] = [
+const NOT_WRITTEN: [&codes::Code; 6] = [
     &codes::IMPORT_RIGHT_MISSING,
     &codes::IMPORT_RELAYED,
     &codes::IMPORT_VERSION_MISSING,
     &codes::IMPORTS_CONTESTED,
     &codes::IMPORT_CONFLICT,
+    &codes::IMPORT_CHANGED,
 ];
 
 /// The services of a cluster whose imports have one code.

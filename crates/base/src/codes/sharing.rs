@@ -1,4 +1,4 @@
-//! 0440 to 0448: ServiceExports, ServiceImports and what Strait writes for them.
+//! 0440 to 0449: ServiceExports, ServiceImports and what Strait writes for them.
 
 use super::code::Code;
 
@@ -73,6 +73,16 @@ A ServiceExport exports the Service of the same namespace and name in its cluste
 mesh has no such Service in this cluster, if the Service is of type ExternalName, or if it is the Service
 default/kubernetes of the API server. The condition Valid of the ServiceExport states the reason. Exports of
 other clusters are not affected.";
+
+    /// An edited import, derived Service or slice.
+    IMPORT_CHANGED = "STR0449", "another client changed an object that Strait wrote for an import",
+        "Nothing, if the message disappears within seconds. Otherwise find the client, and stop it:
+kubectl -n NAMESPACE get KIND NAME --show-managed-fields -o yaml", "\
+Strait owns the ServiceImports, derived Services and EndpointSlices that it writes. It compares the ports,
+the type, the selector, the addresses and the other fields of their specifications with the exports, and
+restores them within seconds. If another client changes the object again, Strait restores it at most 3 times
+in succession, and then every 10 minutes. Until then the import does not have the ports or endpoints of the
+exports. To change them, change the Service in the exporting cluster.";
 
     /// `serviceScopeConfigs` in a mesh config.
     SCOPES_IGNORED = "STR0450", "the mesh config has serviceScopeConfigs, which have no effect",

@@ -75,6 +75,11 @@ pub(super) struct DerivedService {
     pub(super) headless: bool,
     /// The cluster IPs, the primary one first.
     pub(super) ips: Vec<IpAddr>,
+    /// The fields that a ServiceImport has too.
+    pub(super) service: Arc<RawService>,
+    /// Whether it has a field that Strait never sets: a selector, external addresses, or another type
+    /// than `ClusterIP`.
+    pub(super) has_other_fields: bool,
 }
 
 /// An EndpointSlice of a derived Service that Strait wrote.
@@ -200,8 +205,8 @@ pub(super) fn exported_port(
     }
 }
 
-/// Returns the data of a derived Service; `None` for any other Service. The first of the
-/// `cluster_ips` is `clusterIP`, which repeats the first of the others.
+/// Returns the data of a derived Service, without its fields; `None` for any other Service. The first
+/// of the `cluster_ips` is `clusterIP`, which repeats the first of the others.
 pub(super) fn derived<'a>(
     metadata: &Meta<'_>,
     mut cluster_ips: impl Iterator<Item = &'a str> + Clone,
@@ -229,6 +234,8 @@ pub(super) fn derived<'a>(
         import: key.name,
         headless: cluster_ips.any(|ip| ip == "None"),
         ips,
+        service: Arc::default(),
+        has_other_fields: false,
     })
 }
 

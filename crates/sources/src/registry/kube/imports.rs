@@ -12,6 +12,8 @@ mod slices;
 #[cfg(test)]
 mod tests;
 
-pub(super) use self::bodies::import_status;
-pub(super) use self::plan::{ImportPlan, ImportPlanInputs, ImportWrite, SettledImports, plan};
+pub(super) use self::bodies::{RestoredFields, import_status};
+pub(super) use self::plan::{
+    ImportPlan, ImportPlanInputs, ImportWrite, RESTORATIONS_MAX, SettledImports, WriteMode, plan,
+};
 pub(super) use self::recreation::Recreation;

@@ -24,7 +24,7 @@ const NODE_SELECTOR: &str = "traffic.istio.io/nodeSelector";
 const AUTO_EXPORT: &str = "strait.dev/auto-export";
 /// The session affinity timeout of a Service that specifies none (Kubernetes,
 /// `sessionAffinityConfig`).
-const AFFINITY_SECONDS: u32 = 10_800;
+pub(super) const AFFINITY_SECONDS: u32 = 10_800;
 const CANONICAL_ACCOUNTS: &str = "alpha.istio.io/canonical-serviceaccounts";
 const KUBERNETES_ACCOUNTS: &str = "alpha.istio.io/kubernetes-serviceaccounts";
 /// Labels that request that running sessions continue. Istio supports the second only in part.
@@ -366,7 +366,14 @@ impl ReadKind for KubeService {
         let raw = scope.raw_service(raw_service(&spec, scope));
         let cluster_ips =
             std::iter::once(&spec.cluster_ip).chain(&spec.cluster_ips).map(|ip| &**ip);
-        let derived = derived(&metadata, cluster_ips, scope);
+        let is_plain = matches!(spec.kind.given(), None | Some("ClusterIP"))
+            && spec.selector == Pairs::default()
+            && spec.external_ips.is_empty();
+        let derived = derived(&metadata, cluster_ips, scope).map(|derived| DerivedService {
+            service: Arc::clone(&raw),
+            has_other_fields: !is_plain,
+            ..derived
+        });
         // The name also occurs in slices and labels, and in other clusters.
         let name = scope.text(&metadata.name);
         let key = NamespacedName { namespace: scope.text(&metadata.namespace), name };

@@ -7,6 +7,9 @@
 //! write has no other consequences. A written value that another controller reverts is not written
 //! again for a while, so that two controllers that disagree don't overwrite each other continuously.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -15,10 +18,10 @@ use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
-use tracing::debug;
+use tracing::{debug, info};
 
 use super::import_objects::{APPLIED, DERIVED, US, derived_name};
-use super::imports::{ImportWrite, import_status};
+use super::imports::{ImportWrite, RESTORATIONS_MAX, RestoredFields, WriteMode, import_status};
 use super::index::{KubeIndex, namespaced_name, workload_key};
 use super::mcs::{GROUP, is_reserved};
 use super::mcs_form::ExportCondition;
@@ -30,7 +33,7 @@ use strait_model::{ClusterId, Resolution, SharedService, SharedServices, Workloa
 /// How long the same value is not written to the same object again. Also the pause for a kind after
 /// a denied write.
 const REST: Duration = Duration::from_secs(600);
-/// How long the same object is not created again.
+/// How long the same object is neither created nor restored again.
 const REST_OF_CREATION: Duration = Duration::from_secs(5);
 /// The pause between two writes of imports: at most 20 per second and cluster.
 const IMPORT_PACE: Duration = Duration::from_millis(50);
@@ -59,7 +62,7 @@ enum DesiredState {
 
 /// A permission that may be denied independently of the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum WritePermission {
+pub(super) enum WritePermission {
     Conditions,
     Export,
     Imports,
@@ -84,17 +87,34 @@ impl WritePermission {
     }
 }
 
+/// A field of an object of an import that another manager owns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ApplyConflict {
+    pub(super) import: WorkloadKey,
+    /// The message of the API server.
+    pub(super) message: String,
+}
+
 /// The results of writes, for the next comparison and for the status.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct WriteReport {
     /// The refusal, if a permission for imports is missing.
     pub(super) denied: Option<String>,
-    /// Objects with a field that another manager owns, with the message.
-    pub(super) conflicts: BTreeMap<WorkloadKey, String>,
+    /// Objects with a field that another manager owns.
+    pub(super) conflicts: BTreeMap<(WritePermission, NamespacedName), ApplyConflict>,
     /// Imports for which the cluster has no address family.
     pub(super) unsupported: BTreeSet<NamespacedName>,
     /// Number of writes by kind of object and result.
     pub(super) counts: BTreeMap<(&'static str, &'static str), u64>,
+}
+
+impl WriteReport {
+    /// Returns the objects of which another manager owns a field outside of the status.
+    pub(super) fn refused(&self) -> BTreeSet<NamespacedName> {
+        let objects = self.conflicts.keys();
+        let objects = objects.filter(|(one, _)| *one != WritePermission::ImportStatus);
+        objects.map(|(_, key)| key.clone()).collect()
+    }
 }
 
 impl DesiredObject {
@@ -129,9 +149,13 @@ impl DesiredObject {
                 conditions.iter_mut().for_each(|one| one.since = Box::default());
             }
             DesiredState::Import(ImportWrite::Status { ready, .. }) => ready.since = Box::default(),
-            DesiredState::Import(ImportWrite::Slice { object, .. }) => {
+            DesiredState::Import(ImportWrite::Slice { object, mode, .. }) => {
                 *object = object["metadata"]["annotations"][APPLIED].take();
+                mode.forget_version();
             }
+            DesiredState::Import(
+                ImportWrite::Import { mode, .. } | ImportWrite::Derived { mode, .. },
+            ) => mode.forget_version(),
             DesiredState::Import(_) | DesiredState::Export => {}
         }
         self
@@ -156,30 +180,58 @@ impl DesiredObject {
         }
     }
 
-    /// How long the same write is not repeated.
-    fn rest(&self) -> Duration {
-        match self.state {
-            DesiredState::Import(
-                ImportWrite::Import { creates: true, .. }
-                | ImportWrite::Derived { creates: true, .. }
-                | ImportWrite::Slice { creates: true, .. },
-            ) => REST_OF_CREATION,
+    /// How the write changes an object of an import.
+    fn mode(&self) -> Option<&WriteMode> {
+        match &self.state {
+            DesiredState::Import(write) => write.mode(),
+            _ => None,
+        }
+    }
+
+    /// Returns whether the write applies to one version of the object.
+    fn names_version(&self) -> bool {
+        let is_restoration = matches!(self.mode(), Some(WriteMode::Restore(_)));
+        is_restoration || matches!(&self.state, DesiredState::Import(write) if write.is_deletion())
+    }
+
+    /// Returns the name of the object that the write changes.
+    fn written_key(&self) -> NamespacedName {
+        let NamespacedName { namespace, .. } = &self.key;
+        match self.permission() {
+            WritePermission::DerivedServices => NamespacedName {
+                namespace: Arc::clone(namespace),
+                name: derived_name(&self.key).into(),
+            },
+            _ => self.key.clone(),
+        }
+    }
+
+    /// How long the same write is not repeated after this number of repetitions.
+    fn rest(&self, repetitions: u32) -> Duration {
+        match self.mode() {
+            Some(WriteMode::Create) => REST_OF_CREATION,
+            Some(WriteMode::Restore(_)) if repetitions < RESTORATIONS_MAX => REST_OF_CREATION,
             _ => REST,
         }
     }
 }
 
 impl KubeIndex {
-    /// Returns the objects that must be written into `cluster`, by name.
+    /// Returns the objects that must be written into `cluster`, by name, and the exports that are not
+    /// valid, with the reasons as text.
     pub(super) fn desired_objects(
         &self,
         cluster: &ClusterId,
         shared: &SharedServices,
-    ) -> Vec<DesiredObject> {
+    ) -> (Vec<DesiredObject>, BTreeMap<WorkloadKey, &'static str>) {
+        let mut invalid = BTreeMap::new();
         let shared_service = |key: &NamespacedName| shared.services.get(&workload_key(key));
         let exports = self.shared_exports().filter_map(|(key, export)| {
             let mut wanted = match self.invalidity(key) {
-                Some(Invalidity { reason, message }) => refused(reason, message),
+                Some(Invalidity { reason, message }) => {
+                    invalid.insert(workload_key(key), message);
+                    refused(reason, message)
+                }
                 None => conditions(shared_service(key), cluster),
             };
             if shared.is_partial() {
@@ -206,15 +258,8 @@ impl KubeIndex {
             let is_due = is_due && !self.declines_export(&key);
             is_due.then_some(DesiredObject { key, state: DesiredState::Export })
         });
-        exports.chain(missing).collect()
-    }
-
-    /// Returns the exports that are not valid, with the reasons as text.
-    pub(super) fn invalid_exports(&self) -> BTreeMap<WorkloadKey, &'static str> {
-        let exports = self.shared_exports();
-        let invalid =
-            exports.filter_map(|(key, _)| Some((workload_key(key), self.invalidity(key)?.message)));
-        invalid.collect()
+        let desired = exports.chain(missing).collect();
+        (desired, invalid)
     }
 
     /// Returns why an export is not valid.
@@ -350,10 +395,19 @@ pub(super) async fn run(
     }
 }
 
+/// The last write of one object.
+#[derive(Debug)]
+struct LastWrite {
+    object: DesiredObject,
+    since: Instant,
+    /// How often the same value was written in succession.
+    repetitions: u32,
+}
+
 /// The values that were written, and the denied permissions.
 #[derive(Debug, Default)]
 struct WriteBackState {
-    last: BTreeMap<(WritePermission, NamespacedName), (DesiredObject, Instant)>,
+    last: BTreeMap<(WritePermission, NamespacedName), LastWrite>,
     denied: BTreeMap<WritePermission, Instant>,
     /// Since when the cluster has no address family for an import.
     unsupported: BTreeMap<NamespacedName, Instant>,
@@ -366,11 +420,12 @@ impl WriteBackState {
         let permission = object.permission();
         let rests = |since: &Instant, rest| now.duration_since(*since) < rest;
         if self.denied.get(&permission).is_some_and(|since| rests(since, REST)) {
-            return Some(object.rest());
+            return Some(object.rest(0));
         }
-        let (last, since) = self.last.get(&(permission, object.key.clone()))?;
-        if rests(since, object.rest()) && *last == object.clone().undated() {
-            return Some(object.rest());
+        let last = self.last.get(&(permission, object.key.clone()))?;
+        let (since, rest) = (&last.since, object.rest(last.repetitions));
+        if rests(since, rest) && last.object == object.clone().undated() {
+            return Some(rest);
         }
         let is_soon = permission == WritePermission::Slices && rests(since, SLICE_PACE);
         is_soon.then_some(SLICE_PACE)
@@ -385,8 +440,13 @@ impl WriteBackState {
     /// Records the result of a write of an import for the next comparison.
     fn report(&mut self, object: &DesiredObject, result: &Result<(), ApiError>) {
         let (permission, key) = (object.permission(), &object.key);
-        let import = object.import_key();
+        let written = object.written_key();
         let outcome = match result {
+            Ok(()) if matches!(object.mode(), Some(WriteMode::Restore(_))) => {
+                let kind = permission.as_str();
+                info!(object = %written, kind, "restored; another client had changed it");
+                "restored"
+            }
             Ok(()) => "ok",
             Err(ApiError::Forbidden(_) | ApiError::Unauthorized(_)) => "denied",
             Err(ApiError::Rejected(status)) if status.code == 409 => "conflict",
@@ -396,12 +456,11 @@ impl WriteBackState {
         if !permission.is_of_imports() {
             return;
         }
-        // A deletion with an outdated version is simply repeated with the current one.
-        let is_deletion =
-            matches!(&object.state, DesiredState::Import(write) if write.is_deletion());
+        // A write of an outdated version is simply repeated with the current one.
+        let names_version = object.names_version();
         match result {
             Ok(()) => {
-                self.report.conflicts.remove(&import);
+                self.report.conflicts.remove(&(permission, written));
                 if permission == WritePermission::DerivedServices {
                     self.unsupported.remove(key);
                 }
@@ -412,8 +471,10 @@ impl WriteBackState {
             Err(error) if lacks_family(error) => {
                 self.unsupported.insert(key.clone(), Instant::now());
             }
-            Err(ApiError::Rejected(status)) if outcome == "conflict" && !is_deletion => {
-                self.report.conflicts.insert(import, status.message.clone());
+            Err(ApiError::Rejected(status)) if outcome == "conflict" && !names_version => {
+                let (import, message) = (object.import_key(), status.message.clone());
+                let conflict = ApplyConflict { import, message };
+                self.report.conflicts.insert((permission, written), conflict);
             }
             Err(_) => {}
         }
@@ -442,14 +503,22 @@ impl WriteBackState {
             }
             // The object was deleted. A new object with the same name needs the value.
             Err(ApiError::NotFound(_)) => return false,
+            // The object has changed. Its next version may need the same value.
+            Err(ApiError::Rejected(status)) if status.code == 409 && object.names_version() => {
+                return false;
+            }
             // The value is not accepted.
             Ok(()) | Err(ApiError::Rejected(_)) => {}
             // The cluster's definition of the kind lacks a field.
             Err(ApiError::Server(status)) if status.message.contains("not declared in schema") => {}
             Err(_) => return true,
         }
-        self.last.retain(|_, (_, since)| now.duration_since(*since) < REST);
-        self.last.insert((object.permission(), object.key.clone()), (object.undated(), now));
+        self.last.retain(|_, last| now.duration_since(last.since) < REST);
+        let key = (object.permission(), object.key.clone());
+        let object = object.undated();
+        let before = self.last.get(&key).filter(|last| last.object == object);
+        let repetitions = before.map_or(0, |last| last.repetitions) + 1;
+        self.last.insert(key, LastWrite { object, since: now, repetitions });
         false
     }
 }
@@ -513,17 +582,43 @@ async fn write_import(
         let patch = Patch::ApplyOwn(US);
         client.patch::<IgnoredAny>(path, patch, &object).await.map(drop)
     };
+    let merge = async |path: &str, fields: RestoredFields, object: &Value, metadata: Value| {
+        let mut patch = fields.patch(object);
+        patch["metadata"] = metadata;
+        let path = format!("{path}?fieldManager={US}");
+        client.patch::<IgnoredAny>(&path, Patch::Merge, &patch).await.map(drop)
+    };
+    // A restored field belongs to the manager of the merge patch, which has the same name. The API
+    // server refuses to apply another value to it.
+    let update = async |path: &str,
+                        (version, kind): (&str, &str),
+                        fields: RestoredFields,
+                        (object, mode): (&Value, &WriteMode)| {
+        if let WriteMode::Restore(version) = mode {
+            return merge(path, fields, object, json!({ "resourceVersion": version })).await;
+        }
+        let applied = apply(path, version, kind, object.clone()).await;
+        if !applied.as_ref().is_err_and(is_conflict_with_us) {
+            return applied;
+        }
+        let metadata = &object["metadata"];
+        let metadata =
+            json!({ "labels": metadata["labels"], "annotations": metadata["annotations"] });
+        merge(path, fields, object, metadata).await
+    };
     let apply_status = async |status: Value| {
         let metadata = json!({ "name": &**name, "namespace": &**namespace });
         let object = json!({ "metadata": metadata, "status": status });
         apply(&format!("{import}/status"), api_version, "ServiceImport", object).await
     };
     match write {
-        ImportWrite::Import { object, .. } => {
-            apply(&import, api_version, "ServiceImport", object.clone()).await
+        ImportWrite::Import { object, mode } => {
+            let kind = (api_version, "ServiceImport");
+            update(&import, kind, RestoredFields::IMPORT, (object, mode)).await
         }
-        ImportWrite::Derived { object, .. } => {
-            let applied = apply(&derived, "v1", "Service", object.clone()).await;
+        ImportWrite::Derived { object, mode } => {
+            let kind = ("v1", "Service");
+            let applied = update(&derived, kind, RestoredFields::DERIVED, (object, mode)).await;
             if !applied.as_ref().is_err_and(lacks_family) {
                 return applied;
             }
@@ -557,8 +652,9 @@ async fn write_import(
                 clusters.iter().map(|cluster| json!({ "cluster": &**cluster })).collect();
             apply_status(json!({ "clusters": clusters })).await
         }
-        ImportWrite::Slice { object, .. } => {
-            apply(&slice, "discovery.k8s.io/v1", "EndpointSlice", object.clone()).await
+        ImportWrite::Slice { object, mode, .. } => {
+            let kind = ("discovery.k8s.io/v1", "EndpointSlice");
+            update(&slice, kind, RestoredFields::SLICE, (object, mode)).await
         }
         ImportWrite::DeleteSlice { uid, version, .. } => {
             gone(client.delete_exactly(&slice, uid, version).await)
@@ -572,143 +668,18 @@ async fn write_import(
     }
 }
 
+/// Returns whether the only other manager of the fields of an applied object has Strait's name.
+fn is_conflict_with_us(error: &ApiError) -> bool {
+    let ApiError::Rejected(status) = error else { return false };
+    let mut managers = status.message.split("with \"").skip(1).peekable();
+    let is_us = |text: &str| text.split_once('"').is_some_and(|(manager, _)| manager == US);
+    status.code == 409 && managers.peek().is_some() && managers.all(is_us)
+}
+
 /// Treats a missing object as deleted.
 fn gone(result: Result<(), ApiError>) -> Result<(), ApiError> {
     match result {
         Err(ApiError::NotFound(_)) => Ok(()),
         result => result,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use strait_model::{Disagreement, ExportedService, Labels, RankedExport};
-
-    fn shared(clusters: &[&str], refused: &[&str], conflict: bool) -> SharedService {
-        let exports = clusters.iter().map(|cluster| RankedExport {
-            cluster: (*cluster).into(),
-            name: (*cluster).into(),
-            age: 0,
-            conflicts: Vec::new(),
-            service: Arc::new(ExportedService {
-                created: 0,
-                service: Arc::default(),
-                labels: Labels::new(),
-                annotations: Labels::new(),
-            }),
-        });
-        let conflict = conflict.then(|| Disagreement {
-            reason: "PortConflict".into(),
-            message: "ports: …".into(),
-            fields: vec!["ports"],
-        });
-        SharedService {
-            exports: exports.collect(),
-            refused: refused.iter().map(|one| ((*one).into(), "no".to_owned())).collect(),
-            merged: None,
-            conflict,
-        }
-    }
-
-    #[test]
-    fn conditions_report_whether_an_export_is_valid_ready_and_undisputed() {
-        let alias = Resolution::Alias("elsewhere.example".into());
-        for (service, shared_service, expected) in [
-            (None, None, "Valid=False NoService, Ready=False Pending"),
-            (Some(&alias), None, "Valid=False InvalidServiceType, Ready=False Pending"),
-            (
-                Some(&Resolution::ClientSide),
-                None,
-                "Valid=True Valid, Ready=False Pending, Conflict=False NoConflicts",
-            ),
-            (
-                Some(&Resolution::ClientSide),
-                Some(shared(&["east", "west"], &[], false)),
-                "Valid=True Valid, Ready=True Exported, Conflict=False NoConflicts",
-            ),
-            (
-                Some(&Resolution::ClientSide),
-                Some(shared(&["west"], &["east"], true)),
-                "Valid=True Valid, Ready=False Failed, Conflict=True PortConflict",
-            ),
-        ] {
-            let found = match invalidity_of_service(service) {
-                Some(Invalidity { reason, message }) => refused(reason, message),
-                None => conditions(shared_service.as_ref(), &"east".into()),
-            };
-            let found: Vec<_> = found
-                .iter()
-                .map(|one| format!("{}={} {}", one.kind, one.status, one.reason))
-                .collect();
-            assert_eq!(found.join(", "), expected);
-        }
-    }
-
-    #[test]
-    fn reported_conflict_stays_while_a_member_is_unknown() {
-        let condition = ExportCondition::new;
-        let conflict = condition("Conflict", true, "TypeConflict", "type: …");
-        let wanted = || conditions(None, &"east".into());
-        let mut kept = wanted();
-        keep_conflict(&mut kept, std::slice::from_ref(&conflict));
-        assert_eq!(kept[2], conflict);
-        let mut kept = wanted();
-        keep_conflict(&mut kept, &[condition("Conflict", false, "NoConflicts", "")]);
-        assert_eq!(kept, wanted());
-    }
-
-    #[test]
-    fn unchanged_status_keeps_its_time() {
-        let at = |status: &str, since: &str| ExportCondition {
-            kind: "Ready".into(),
-            status: status.into(),
-            reason: "x".into(),
-            message: "y".into(),
-            since: since.into(),
-            observed: 1,
-        };
-        let current = [at("True", "2026-01-01T00:00:00Z")];
-        assert_eq!(&*at("True", "").dated(&current).since, "2026-01-01T00:00:00Z");
-        assert_eq!(&*at("False", "").dated(&current).since, "");
-        // A changed object needs a new report, even with the same value.
-        let later = ExportCondition { observed: 2, ..at("True", "") };
-        assert!(
-            has_same_state(&at("True", ""), &current[0]) && !has_same_state(&later, &current[0])
-        );
-    }
-
-    #[test]
-    fn write_without_effect_is_not_repeated_for_a_while() {
-        let object = |name: &str, clusters: &[&str]| DesiredObject {
-            key: NamespacedName { namespace: "shop".into(), name: name.into() },
-            state: DesiredState::Import(ImportWrite::AdoptedClusters(
-                clusters.iter().map(|id| Arc::from(*id)).collect(),
-            )),
-        };
-        let (now, later) = (Instant::now(), Instant::now() + REST);
-        let mut memory = WriteBackState::default();
-        assert!(memory.may_try(&object("cart", &["a"]), now));
-        assert!(!memory.note(object("cart", &["a"]), &Ok(()), now));
-        assert!(!memory.may_try(&object("cart", &["a"]), now), "another writer reverted it");
-        assert!(memory.may_try(&object("cart", &["a", "b"]), now));
-        assert!(memory.may_try(&object("cart", &["a"]), later));
-        // A missing permission applies to all objects.
-        let denied = Err(ApiError::from_status(403, "no", None));
-        assert!(!memory.note(object("loan", &["a"]), &denied, now));
-        assert!(
-            !memory.may_try(&object("other", &["a"]), now)
-                && memory.may_try(&object("other", &["a"]), later)
-        );
-        let export = DesiredObject { key: object("cart", &[]).key, state: DesiredState::Export };
-        assert!(memory.may_try(&export, now));
-        let exists = Err(ApiError::from_status(409, "already exists", None));
-        assert!(!memory.note(export.clone(), &exists, now), "another writer was faster");
-        assert!(!memory.may_try(&export, now));
-        assert!(memory.note(
-            object("cart", &[]),
-            &Err(ApiError::from_status(503, "busy", None)),
-            now
-        ));
     }
 }

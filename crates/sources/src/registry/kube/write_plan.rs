@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until};
 use super::imports::{ImportPlan, ImportPlanInputs, ImportWrite, Recreation, SettledImports, plan};
 use super::index::{IndexedKind, KubeIndex, workload_key};
 use super::mcs::GROUP;
-use super::write_back::{DesiredObject, WriteReport};
+use super::write_back::{ApplyConflict, DesiredObject, WriteReport};
 use super::{ImportState, ImportStep, ImportsStatus};
 use strait_base::codes;
 use strait_base::latest::publish_change;
@@ -139,8 +139,8 @@ impl WriteBack {
         let mut status = ImportsStatus { mode: self.mode(), ..ImportsStatus::default() };
         let mut desired = Vec::new();
         if member.is_some_and(|member| member.is_complete) {
-            desired = index.desired_objects(&self.settings.cluster, &shared);
-            status.invalid_exports = index.invalid_exports();
+            (desired, status.invalid_exports) =
+                index.desired_objects(&self.settings.cluster, &shared);
             desired.extend(self.imports(index, &shared, &mut status, now));
         } else if status.mode != ImportMode::Off {
             let reason = "its exports and imports have not been read".to_owned();
@@ -200,6 +200,7 @@ impl WriteBack {
             is_other_service: &|key| index.has_other_service(key),
             unsupported: &report.unsupported,
             settled: &self.settled,
+            refused: &report.refused(),
             may_create: &|key| {
                 !index.is_unreadable(IndexedKind::ServiceImports, key)
                     && self.recreation.may_create(key, now.into_std())
@@ -219,9 +220,11 @@ impl WriteBack {
         } else if let Some(denied) = report.denied {
             status.stopped = Some((&codes::IMPORT_RIGHT_MISSING, denied));
         }
-        for (key, error) in report.conflicts {
-            if let Some(state) = status.imports.get_mut(&key) {
-                let (reason, code) = (Some(error), Some(&codes::IMPORT_CONFLICT));
+        for ApplyConflict { import, message } in report.conflicts.into_values() {
+            let is_written = writes.iter().any(|(key, _)| workload_key(key) == import);
+            let state = status.imports.get_mut(&import).filter(|_| is_written);
+            if let Some(state) = state.filter(|state| state.code != Some(&codes::IMPORT_CHANGED)) {
+                let (reason, code) = (Some(message), Some(&codes::IMPORT_CONFLICT));
                 let fails = (!state.ready).then_some(ImportStep::Foreign);
                 *state = ImportState { reason, code, fails, ..std::mem::take(state) };
             }

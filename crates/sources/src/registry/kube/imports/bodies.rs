@@ -182,6 +182,60 @@ fn endpoint(row: &Row<'_>) -> Value {
     json
 }
 
+/// The fields of a specification that need care when Strait restores an object that another client
+/// changed.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::registry::kube) struct RestoredFields {
+    /// Fields that are removed if Strait does not set them.
+    removed: &'static [&'static str],
+    /// Fields whose values depend on the cluster, and that stay unchanged.
+    kept: &'static [&'static str],
+}
+
+impl RestoredFields {
+    pub(in crate::registry::kube) const IMPORT: Self = Self {
+        removed: &[
+            "ips",
+            "ipFamilies",
+            "sessionAffinityConfig",
+            "internalTrafficPolicy",
+            "trafficDistribution",
+        ],
+        kept: &[],
+    };
+    pub(in crate::registry::kube) const DERIVED: Self = Self {
+        removed: &[
+            "selector",
+            "externalIPs",
+            "externalName",
+            "sessionAffinityConfig",
+            "internalTrafficPolicy",
+            "trafficDistribution",
+        ],
+        kept: &["clusterIP", "ipFamilies", "ipFamilyPolicy"],
+    };
+    /// The lists of a slice are always set.
+    pub(in crate::registry::kube) const SLICE: Self = Self { removed: &[], kept: &[] };
+
+    /// Returns a merge patch without metadata that gives an object the content that Strait applies.
+    /// Server-side apply would neither replace the fields of another manager nor remove added ones.
+    pub(in crate::registry::kube) fn patch(self, object: &Value) -> Value {
+        let mut patch = object.clone();
+        if let Some(fields) = patch.as_object_mut() {
+            fields.remove("metadata");
+        }
+        if let Some(spec) = patch.get_mut("spec").and_then(Value::as_object_mut) {
+            for field in self.kept {
+                spec.remove(*field);
+            }
+            for field in self.removed {
+                spec.entry(*field).or_insert(Value::Null);
+            }
+        }
+        patch
+    }
+}
+
 fn with_spec(spec: Map<String, Value>) -> Map<String, Value> {
     Map::from_iter([("spec".to_owned(), Value::Object(spec))])
 }

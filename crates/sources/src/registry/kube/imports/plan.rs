@@ -17,6 +17,7 @@ use crate::registry::kube::import_objects::{
 use crate::registry::kube::kind::{namespaced_name, workload_key};
 use crate::registry::kube::mcs::Import;
 use crate::registry::kube::mcs_form::ExportCondition;
+use crate::registry::kube::service::AFFINITY_SECONDS;
 use crate::registry::kube::{ImportState, ImportStep};
 use strait_base::codes;
 use strait_kube_client::NamespacedName;
@@ -56,24 +57,45 @@ pub(in crate::registry::kube) struct ImportPlanInputs<'a> {
     pub(in crate::registry::kube) settled: &'a SettledImports,
     /// Imports for which the cluster has no address family.
     pub(in crate::registry::kube) unsupported: &'a BTreeSet<NamespacedName>,
+    /// ServiceImports, derived Services and EndpointSlices of which another manager owns a field that
+    /// Strait applies.
+    pub(in crate::registry::kube) refused: &'a BTreeSet<NamespacedName>,
     /// Whether a missing import may be created now.
     pub(in crate::registry::kube) may_create: &'a dyn Fn(&NamespacedName) -> bool,
+}
+
+/// How an object is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::registry::kube) enum WriteMode {
+    Create,
+    Apply,
+    /// Replaces the content of this version, which another client changed.
+    Restore(Box<str>),
+}
+
+impl WriteMode {
+    /// Removes the version, for comparisons.
+    pub(in crate::registry::kube) fn forget_version(&mut self) {
+        if let Self::Restore(version) = self {
+            *version = Box::default();
+        }
+    }
 }
 
 /// A write of one object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::registry::kube) enum ImportWrite {
-    /// Applies a ServiceImport, or creates it.
-    Import { object: Value, creates: bool },
+    /// Writes a ServiceImport.
+    Import { object: Value, mode: WriteMode },
     /// Applies the status of an import: the clusters, the condition `Ready`, and
     /// `endpointSliceObjects`.
     Status { clusters: Vec<Arc<str>>, ready: ExportCondition, slices: Option<&'static str> },
     /// Applies `status.clusters` of another controller's import.
     AdoptedClusters(Vec<Arc<str>>),
-    /// Applies a derived Service, or creates it.
-    Derived { object: Value, creates: bool },
-    /// Applies an EndpointSlice, or creates it.
-    Slice { slice: Arc<str>, object: Value, creates: bool },
+    /// Writes a derived Service.
+    Derived { object: Value, mode: WriteMode },
+    /// Writes an EndpointSlice.
+    Slice { slice: Arc<str>, object: Value, mode: WriteMode },
     /// Deletes an EndpointSlice with this UID and version.
     DeleteSlice { slice: Arc<str>, uid: Box<str>, version: Box<str> },
     /// Deletes a ServiceImport with this UID and version.
@@ -83,6 +105,26 @@ pub(in crate::registry::kube) enum ImportWrite {
 }
 
 impl ImportWrite {
+    /// Returns how the write changes an object; `None` for deletions and statuses.
+    pub(in crate::registry::kube) fn mode(&self) -> Option<&WriteMode> {
+        match self {
+            Self::Import { mode, .. } | Self::Derived { mode, .. } | Self::Slice { mode, .. } => {
+                Some(mode)
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the object of the import with this name that the write restores, if it does.
+    fn restored(&self, import: &NamespacedName) -> Option<String> {
+        let Some(WriteMode::Restore(_)) = self.mode() else { return None };
+        Some(match self {
+            Self::Derived { .. } => format!("Service {}", derived_name(import)),
+            Self::Slice { slice, .. } => format!("EndpointSlice {slice}"),
+            _ => format!("ServiceImport {}", import.name),
+        })
+    }
+
     /// Returns whether the write deletes an object.
     pub(in crate::registry::kube) fn is_deletion(&self) -> bool {
         matches!(
@@ -128,6 +170,16 @@ pub(super) struct SettledSlices {
     pub(super) inputs: u64,
     /// The networks that the cluster does not reach.
     pub(super) unreached: Vec<NetworkId>,
+}
+
+/// The import whose slices are planned.
+pub(super) struct SliceTarget<'a> {
+    pub(super) name: &'a NamespacedName,
+    pub(super) key: &'a WorkloadKey,
+    pub(super) service: Option<&'a SharedService>,
+    /// The fields of the import.
+    pub(super) fields: &'a RawService,
+    pub(super) derived: &'a DerivedService,
 }
 
 /// Returns the plan for a cluster.
@@ -176,7 +228,7 @@ impl ImportPlanInputs<'_> {
             if (self.may_create)(name) {
                 let families = &merged.service.ip_families;
                 let object = import_object(name, merged, self.set, families, &[], false);
-                let write = ImportWrite::Import { object, creates: true };
+                let write = ImportWrite::Import { object, mode: WriteMode::Create };
                 plan.writes.push((name.clone(), write));
             }
             return Some(ImportState::absent("it is being created", ImportStep::Address));
@@ -188,8 +240,8 @@ impl ImportPlanInputs<'_> {
         if self.mode == ImportMode::Off {
             return Some(ImportState { reason: Some(OFF.into()), ..state });
         }
-        let state = self.with_slices(state, name, key, Some(service), own, plan);
         if let Some(unknown) = self.unknown_exporter(key, Some(service), import, own) {
+            let state = self.with_slices(state, name, key, Some(service), &own.service, plan);
             return Some(state.kept(&unknown));
         }
         let derived_key = derived_key(name);
@@ -198,6 +250,7 @@ impl ImportPlanInputs<'_> {
         {
             let reason = format!("Service {} belongs to another controller", derived_key.name);
             let (code, fails) = (Some(&codes::IMPORT_FOREIGN), Some(ImportStep::Foreign));
+            let state = self.with_slices(state, name, key, Some(service), &own.service, plan);
             return Some(ImportState { reason: Some(reason), code, fails, ready: false, ..state });
         }
         let row = SettledImport {
@@ -210,9 +263,20 @@ impl ImportPlanInputs<'_> {
                 Arc::ptr_eq(&before.merged, merged)
                     && (&before.import, &before.derived) == (&row.import, &row.derived)
             });
-        if is_settled || !self.applied(name, merged, own, derived, plan) {
+        let before = plan.writes.len();
+        if !is_settled {
+            self.applied(name, merged, own, derived, plan);
+        }
+        if plan.writes.len() == before {
             plan.settled.rows.insert(name.clone(), row);
         }
+        // The ports of an import that another client changed have no effect on its slices.
+        let fields = match plan.writes[before..].last() {
+            Some((_, ImportWrite::Import { mode: WriteMode::Restore(_), .. })) => &merged.service,
+            _ => &own.service,
+        };
+        let state = self.with_slices(state, name, key, Some(service), fields, plan);
+        let restored = plan.writes[before..].iter().find_map(|(_, write)| write.restored(name));
         let ready = self.ready(name, of_same_type(derived, merged));
         let names = service.names();
         let is_known = own.ready.as_ref().is_some_and(|current| {
@@ -227,26 +291,35 @@ impl ImportPlanInputs<'_> {
             let status = ImportWrite::Status { clusters: names, ready, slices: Some(slices) };
             plan.writes.push((name.clone(), status));
         }
+        if let Some(object) = restored {
+            let reason = Some(format!(
+                "another client changed {object}; Strait restores it, at most {RESTORATIONS_MAX} \
+                 times in 10 minutes"
+            ));
+            let (code, fails) = (Some(&codes::IMPORT_CHANGED), Some(ImportStep::Foreign));
+            return Some(ImportState { reason, code, fails, ready: false, ..state });
+        }
         let reason = (&*ready.status != "True").then(|| ready.message.to_string());
         let fails = reason.is_some().then_some(ImportStep::Address);
         Some(ImportState { reason, fails, ..state })
     }
 
-    /// Plans the slices of an import of Strait. Returns its state with them.
+    /// Plans the slices of an import of Strait with these `fields`. Returns its state with them.
     fn with_slices(
         &self,
         state: ImportState,
         name: &NamespacedName,
         key: &WorkloadKey,
         service: Option<&SharedService>,
-        own: &OwnImport,
+        fields: &RawService,
         plan: &mut ImportPlan,
     ) -> ImportState {
         let derived = self.own_derived(&derived_key(name));
-        let derived = derived.filter(|derived| derived.headless == own.service.headless);
+        let derived = derived.filter(|derived| derived.headless == fields.headless);
         let unreached = match (self.mode, derived) {
             (ImportMode::Full, Some(derived)) => {
-                self.slices(name, key, service, own, derived, plan)
+                let target = SliceTarget { name, key, service, fields, derived };
+                self.slices(&target, plan)
             }
             (ImportMode::Names, _) => {
                 self.delete_slices(name, plan);
@@ -258,7 +331,7 @@ impl ImportPlanInputs<'_> {
     }
 
     /// Plans the ServiceImport and its derived Service. `at_name` is the current derived Service,
-    /// of any type. Returns whether any write is needed.
+    /// of any type.
     fn applied(
         &self,
         name: &NamespacedName,
@@ -266,8 +339,7 @@ impl ImportPlanInputs<'_> {
         own: &OwnImport,
         at_name: Option<&DerivedService>,
         plan: &mut ImportPlan,
-    ) -> bool {
-        let before = plan.writes.len();
+    ) {
         let headless = merged.service.headless;
         match at_name {
             // A cluster IP can be neither added nor removed.
@@ -277,10 +349,16 @@ impl ImportPlanInputs<'_> {
             _ if self.unsupported.contains(name) => {}
             _ => {
                 let object = derived_object(name, merged, self.set, self.version, &own.uid);
-                if at_name.is_none_or(|derived| *derived.applied != *applied(&object)) {
-                    let creates = at_name.is_none();
-                    plan.writes.push((name.clone(), ImportWrite::Derived { object, creates }));
-                }
+                let mode = match at_name {
+                    None => Some(WriteMode::Create),
+                    Some(derived) => {
+                        let written = (&*derived.applied, &*derived.version);
+                        let has_content = has_fields(derived, &merged.service);
+                        self.mode(&derived_key(name), &object, written, has_content)
+                    }
+                };
+                let write = mode.map(|mode| ImportWrite::Derived { object, mode });
+                plan.writes.extend(write.map(|write| (name.clone(), write)));
             }
         }
         let derived = of_same_type(at_name, merged);
@@ -296,14 +374,29 @@ impl ImportPlanInputs<'_> {
         };
         let object = import_object(name, merged, self.set, &families, ips, derived.is_some());
         let service = RawService { ip_families: families, ..merged.service.clone() };
-        let is_same = *own.applied == *applied(&object)
-            && own.ips == ips
-            && without_order(&own.service) == without_order(&service);
-        if !is_same {
-            let write = ImportWrite::Import { object, creates: false };
-            plan.writes.push((name.clone(), write));
+        let has_content = own.ips == ips && without_order(&own.service) == without_order(&service);
+        let mode = self.mode(name, &object, (&own.applied, &own.version), has_content);
+        let write = mode.map(|mode| ImportWrite::Import { object, mode });
+        plan.writes.extend(write.map(|write| (name.clone(), write)));
+    }
+
+    /// Returns how to write an object that exists with this hash in this version; `None` if no write
+    /// is needed. `has_content` is whether it has the content that Strait applies.
+    pub(super) fn mode(
+        &self,
+        key: &NamespacedName,
+        object: &Value,
+        (hash, version): (&str, &str),
+        has_content: bool,
+    ) -> Option<WriteMode> {
+        let is_applied = *hash == *applied(object);
+        match has_content {
+            true if is_applied => None,
+            false if is_applied || self.refused.contains(key) => {
+                Some(WriteMode::Restore(version.into()))
+            }
+            _ => Some(WriteMode::Apply),
         }
-        plan.writes.len() > before
     }
 
     /// Returns the condition `Ready` of an import with this derived Service.
@@ -368,7 +461,8 @@ impl ImportPlanInputs<'_> {
             return Some(ImportState { reason: Some(OFF.into()), ..state });
         }
         if let Some(unknown) = self.unknown_exporter(key, service, import, own) {
-            return Some(self.with_slices(state, name, key, service, own, plan).kept(&unknown));
+            let state = self.with_slices(state, name, key, service, &own.service, plan);
+            return Some(state.kept(&unknown));
         }
         // The slices and the derived Service are deleted first, because a cluster without a garbage
         // collector would keep them.
@@ -451,6 +545,8 @@ impl ImportPlanInputs<'_> {
 /// The values of `endpointSliceObjects` with and without slices.
 const PRESENT: &str = "Present";
 const ABSENT: &str = "Absent";
+/// How often the same content of an object is restored before the writer pauses.
+pub(in crate::registry::kube) const RESTORATIONS_MAX: u32 = 3;
 const OFF: &str = "--mcs-imports is off for this cluster: it is no longer updated";
 
 fn derived_key(import: &NamespacedName) -> NamespacedName {
@@ -477,6 +573,25 @@ impl Import {
     fn has_clusters(&self, names: &[Arc<str>]) -> bool {
         self.clusters.iter().map(|one| &**one).eq(names.iter().map(|one| &**one))
     }
+}
+
+/// Returns whether a derived Service has the fields of the merged service. The address families
+/// depend on the cluster, and API servers before 1.30 lack `trafficDistribution`.
+fn has_fields(derived: &DerivedService, merged: &RawService) -> bool {
+    let of_derived = |service: &RawService| RawService {
+        ip_families: Vec::new(),
+        traffic_distribution: None,
+        sticky_seconds: service.sticky_seconds.or(Some(AFFINITY_SECONDS)),
+        internal_traffic_policy: service
+            .internal_traffic_policy
+            .clone()
+            .or_else(|| Some("Cluster".into())),
+        ..service.clone()
+    };
+    let found = &derived.service.traffic_distribution;
+    !derived.has_other_fields
+        && (found.is_none() || *found == merged.traffic_distribution)
+        && without_order(&of_derived(&derived.service)) == without_order(&of_derived(merged))
 }
 
 /// Returns the fields of a service for a comparison: an API server may order ports differently.

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::slices::ENDPOINTS_MAX;
 use super::tests::{Importer, key, workload};
-use super::{ImportPlan, ImportWrite, SettledImports};
+use super::{ImportPlan, ImportWrite, SettledImports, WriteMode};
 use crate::registry::kube::import_objects::{derived_name, slice_prefix};
 use strait_model::{
     ClusterId, ExportedPort, ExportedService, Health, ImportMode, ImportedService, IpFamily,
@@ -507,6 +507,48 @@ fn slice_of_another_controller_is_neither_written_nor_deleted() {
 }
 
 #[test]
+fn slice_that_another_client_changes_is_restored() {
+    let mut written = full();
+    let world: ExportingClusters = [("a", exporter([1])), ("b", exporter([2, 3]))].into();
+    let shared = settle(&mut written, &world);
+    let name = format!("{}0", slice_prefix(&derived_name(&key("cart")), "b", IpFamily::V4));
+    let changes: [&dyn Fn(&mut Value); 4] = [
+        &|slice| slice["endpoints"][0]["addresses"] = json!(["192.0.2.1"]),
+        &|slice| drop(slice["endpoints"].as_array_mut().expect("endpoints").pop()),
+        &|slice| slice["endpoints"][0]["conditions"]["ready"] = json!(false),
+        &|slice| slice["ports"][0]["port"] = json!(4201),
+    ];
+    for change in changes {
+        let mut importer = written.clone();
+        change(importer.slices.get_mut(&name).expect("it exists"));
+        let plan = importer.plan(&shared);
+        let [(_, ImportWrite::Slice { slice, mode: WriteMode::Restore(_), .. })] = &*plan.writes
+        else {
+            panic!("{:?}", plan.writes);
+        };
+        assert_eq!(**slice, *name);
+        let state = &plan.states[&workload("cart")];
+        assert_eq!(state.code.map(|code| code.id), Some("STR0449"), "{state:?}");
+        importer.settle(&shared);
+        assert_eq!(importer.slices[&name]["endpoints"], written.slices[&name]["endpoints"]);
+        assert_eq!(importer.slices[&name]["ports"], written.slices[&name]["ports"]);
+    }
+}
+
+/// An import without its ports would lose all slices.
+#[test]
+fn slices_do_not_depend_on_an_import_that_another_client_changes() {
+    let mut importer = full();
+    let world: ExportingClusters = [("a", exporter([1])), ("b", exporter([2]))].into();
+    let shared = settle(&mut importer, &world);
+    importer.imports.get_mut("cart").expect("it exists")["spec"]["ports"] = json!([]);
+    let plan = importer.plan(&shared);
+    let [(_, ImportWrite::Import { mode: WriteMode::Restore(_), .. })] = &*plan.writes else {
+        panic!("{:?}", plan.writes);
+    };
+}
+
+#[test]
 fn slices_of_an_unknown_cluster_stay_and_those_of_others_follow_their_pods() {
     let mut importer = full();
     let mut world: ExportingClusters = [("a", exporter([1])), ("b", exporter([2, 3]))].into();
@@ -578,5 +620,7 @@ fn changed_or_reverted_slice_is_written_again() {
     let slice = importer.slices.values_mut().next().expect("a slice");
     slice["endpoints"][0]["addresses"][0] = json!("10.0.0.77");
     let ImportPlan { writes, .. } = importer.plan_after(&shared, &SettledImports::default());
-    assert!(matches!(&*writes, [(_, ImportWrite::Slice { creates: false, .. })]), "{writes:?}");
+    let [(_, ImportWrite::Slice { mode: WriteMode::Restore(_), .. })] = &*writes else {
+        panic!("{writes:?}");
+    };
 }

@@ -9,10 +9,12 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::bodies::{Row, SliceIdentity, WrittenPort, applied, slice_object};
-use super::plan::{ImportPlan, ImportPlanInputs, ImportWrite, SettledSlices};
+use super::bodies::{Row, SliceIdentity, WrittenPort, slice_object};
+use super::plan::{
+    ImportPlan, ImportPlanInputs, ImportWrite, SettledSlices, SliceTarget, WriteMode,
+};
 use crate::registry::kube::import_objects::{
-    DerivedService, OwnImport, OwnSlice, derived_name, family_of, slice_prefix,
+    DerivedService, OwnSlice, derived_name, family_of, slice_prefix,
 };
 use crate::registry::kube::slice_form::Conditions;
 use strait_kube_client::NamespacedName;
@@ -45,30 +47,13 @@ struct Placed<'a> {
     changes: bool,
 }
 
-/// The import whose slices are planned.
-struct SliceTarget<'a> {
-    name: &'a NamespacedName,
-    key: &'a WorkloadKey,
-    service: Option<&'a SharedService>,
-    own: &'a OwnImport,
-    derived: &'a DerivedService,
-}
-
 impl ImportPlanInputs<'_> {
     /// Plans the slices of an import of Strait. Returns the networks of endpoints that the cluster
     /// does not reach.
-    pub(super) fn slices(
-        &self,
-        name: &NamespacedName,
-        key: &WorkloadKey,
-        service: Option<&SharedService>,
-        own: &OwnImport,
-        derived: &DerivedService,
-        plan: &mut ImportPlan,
-    ) -> Vec<NetworkId> {
+    pub(super) fn slices(&self, target: &SliceTarget<'_>, plan: &mut ImportPlan) -> Vec<NetworkId> {
+        let SliceTarget { name, key, service, .. } = *target;
         let endpoints = self.endpoints.services.get(key);
-        let target = SliceTarget { name, key, service, own, derived };
-        let inputs = self.inputs_hash(&target);
+        let inputs = self.inputs_hash(target);
         if let Some(settled) = self.settled.slices.get(name) {
             let has_same_endpoints = match (&settled.endpoints, endpoints) {
                 (Some(before), Some(now)) => Arc::ptr_eq(before, now),
@@ -84,7 +69,7 @@ impl ImportPlanInputs<'_> {
         let mut deletions = Vec::new();
         for source in self.sources(name, service) {
             for family in [IpFamily::V4, IpFamily::V6] {
-                let writes = self.source_slices(&target, &source, family, &mut missing);
+                let writes = self.source_slices(target, &source, family, &mut missing);
                 let (deleted, written): (Vec<_>, Vec<_>) = writes
                     .into_iter()
                     .partition(|write| matches!(write, ImportWrite::DeleteSlice { .. }));
@@ -107,7 +92,7 @@ impl ImportPlanInputs<'_> {
     /// endpoints that the importing cluster does not reach.
     fn source_slices(
         &self,
-        SliceTarget { name, key, service, own, derived }: &SliceTarget<'_>,
+        SliceTarget { name, key, service, fields, derived }: &SliceTarget<'_>,
         source: &Arc<str>,
         family: IpFamily,
         missing: &mut BTreeSet<NetworkId>,
@@ -116,8 +101,8 @@ impl ImportPlanInputs<'_> {
             SourceKnowledge::Unknown => return Vec::new(),
             SourceKnowledge::Absent => PortGroups::new(),
             SourceKnowledge::Known(export, known) => {
-                let is_served = self.serves(family, own, derived);
-                self.groups(export, known, &own.service, family, is_served, missing)
+                let is_served = serves(family, fields, derived);
+                self.groups(export, known, fields, family, is_served, missing)
             }
         };
         let present = self
@@ -142,12 +127,19 @@ impl ImportPlanInputs<'_> {
                 family,
                 name: &placed.name,
             };
-            let rows = self.rows(source, &own.service, &placed);
+            let rows = self.rows(source, fields, &placed);
             let object = slice_object(&identity, &placed.ports, &rows);
-            if placed.before.is_none_or(|slice| !is_same(slice, &placed, &object)) {
-                let (slice, creates) = (placed.name, placed.before.is_none());
-                writes.push(ImportWrite::Slice { slice, object, creates });
-            }
+            let mode = match placed.before {
+                None => Some(WriteMode::Create),
+                Some(slice) => {
+                    let namespace = Arc::clone(&name.namespace);
+                    let key = NamespacedName { namespace, name: Arc::clone(&placed.name) };
+                    let written = (&*slice.applied, &*slice.version);
+                    self.mode(&key, &object, written, has_content(slice, &placed))
+                }
+            };
+            let slice = placed.name;
+            writes.extend(mode.map(|mode| ImportWrite::Slice { slice, object, mode }));
         }
         writes
     }
@@ -203,16 +195,6 @@ impl ImportPlanInputs<'_> {
             None => self.shared.removals_certain,
         };
         if is_absent { SourceKnowledge::Absent } else { SourceKnowledge::Unknown }
-    }
-
-    /// Returns whether the derived Service has addresses of a family. Slices of the other family
-    /// have no effect.
-    fn serves(&self, family: IpFamily, own: &OwnImport, derived: &DerivedService) -> bool {
-        let families = &own.service.ip_families;
-        match &*derived.ips {
-            [] => families.is_empty() || families.contains(&family),
-            ips => ips.iter().any(|ip| family_of(*ip) == family),
-        }
     }
 
     /// Returns the endpoints of a cluster in one family by their target ports, limited to ports that
@@ -277,10 +259,10 @@ impl ImportPlanInputs<'_> {
     /// Returns the hash of the inputs other than the endpoints.
     fn inputs_hash(
         &self,
-        SliceTarget { name, key, service, own, derived }: &SliceTarget<'_>,
+        SliceTarget { name, key, service, fields, derived }: &SliceTarget<'_>,
     ) -> u64 {
         let mut hash = DefaultHasher::new();
-        (&own.service, &derived.uid, &derived.ips).hash(&mut hash);
+        (fields, &derived.uid, &derived.ips).hash(&mut hash);
         self.endpoints.networks.get(self.cluster).map(NetworkId::as_str).hash(&mut hash);
         for source in self.sources(name, *service) {
             let state = match self.source(key, *service, &source) {
@@ -297,6 +279,16 @@ impl ImportPlanInputs<'_> {
             (slice, &own.version).hash(&mut hash);
         }
         hash.finish()
+    }
+}
+
+/// Returns whether the derived Service has addresses of a family. Slices of the other family have no
+/// effect.
+fn serves(family: IpFamily, import: &RawService, derived: &DerivedService) -> bool {
+    let families = &import.ip_families;
+    match &*derived.ips {
+        [] => families.is_empty() || families.contains(&family),
+        ips => ips.iter().any(|ip| family_of(*ip) == family),
     }
 }
 
@@ -389,12 +381,11 @@ fn fill<'a>(slice: &mut Placed<'a>, rest: &mut BTreeMap<IpAddr, &'a SharedEndpoi
     }
 }
 
-/// Returns whether a slice has this content and was written as this object.
-fn is_same(slice: &OwnSlice, placed: &Placed<'_>, object: &serde_json::Value) -> bool {
+/// Returns whether a slice has these ports and endpoints.
+fn has_content(slice: &OwnSlice, placed: &Placed<'_>) -> bool {
     let wanted = placed.endpoints.iter().map(|(address, one)| (*address, conditions(one.health)));
     let ports = placed.ports.iter().map(|port| (&port.name, port.number));
-    *slice.applied == *applied(object)
-        && slice.endpoints.iter().copied().eq(wanted)
+    slice.endpoints.iter().copied().eq(wanted)
         && slice.ports.iter().map(|(name, number)| (name, *number)).eq(ports)
 }
 

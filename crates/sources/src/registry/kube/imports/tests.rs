@@ -50,8 +50,9 @@ fn scope() -> Scope {
 }
 
 /// The importing cluster, as its API server stores it.
+#[derive(Clone)]
 pub(super) struct Importer {
-    scope: Scope,
+    scope: Arc<Scope>,
     pub(super) mode: ImportMode,
     pub(super) endpoints: SharedEndpoints,
     pub(super) imports: BTreeMap<String, Value>,
@@ -61,12 +62,14 @@ pub(super) struct Importer {
     others: BTreeSet<String>,
     has_namespace: bool,
     made: u64,
+    /// Objects with fields of other managers.
+    refused: BTreeSet<NamespacedName>,
 }
 
 impl Importer {
     pub(super) fn new() -> Self {
         Self {
-            scope: scope(),
+            scope: Arc::new(scope()),
             mode: ImportMode::Names,
             endpoints: SharedEndpoints::default(),
             imports: BTreeMap::new(),
@@ -75,6 +78,7 @@ impl Importer {
             others: BTreeSet::new(),
             has_namespace: true,
             made: 0,
+            refused: BTreeSet::new(),
         }
     }
 
@@ -136,6 +140,7 @@ impl Importer {
             is_other_service: &|key| self.others.contains(&*key.name),
             settled,
             unsupported: &BTreeSet::new(),
+            refused: &self.refused,
             may_create: &|_| true,
         })
     }
@@ -171,11 +176,46 @@ impl Importer {
         }
     }
 
+    /// Returns the object that an API server stores after this write of a specification.
+    fn restored(
+        stored: Option<&Value>,
+        fields: RestoredFields,
+        object: &Value,
+        mode: &WriteMode,
+    ) -> Value {
+        let WriteMode::Restore(version) = mode else { return object.clone() };
+        let stored = stored.expect("it exists");
+        assert_eq!(stored["metadata"]["resourceVersion"], **version);
+        let (mut object, mut patch) = (object.clone(), fields.patch(object));
+        object["spec"] = stored["spec"].clone();
+        let spec = object["spec"].as_object_mut().expect("a specification");
+        let Value::Object(patch) = patch["spec"].take() else { panic!("a specification") };
+        spec.extend(patch);
+        spec.retain(|_, value| !value.is_null());
+        object
+    }
+
     pub(super) fn apply(&mut self, name: &NamespacedName, write: &ImportWrite) {
         let derived = derived_name(name);
         match write {
-            ImportWrite::Import { object, .. } => self.store("import", &name.name, object),
-            ImportWrite::Derived { object, .. } => self.store("service", &derived, object),
+            ImportWrite::Import { object, mode } => {
+                let object = Self::restored(
+                    self.imports.get(&*name.name),
+                    RestoredFields::IMPORT,
+                    object,
+                    mode,
+                );
+                self.store("import", &name.name, &object);
+            }
+            ImportWrite::Derived { object, mode } => {
+                let object = Self::restored(
+                    self.services.get(&derived),
+                    RestoredFields::DERIVED,
+                    object,
+                    mode,
+                );
+                self.store("service", &derived, &object);
+            }
             ImportWrite::Status { clusters, ready, slices } => {
                 let clusters = clusters.iter().map(|one| &**one);
                 let import = self.imports.get_mut(&*name.name).expect("it exists");
@@ -184,8 +224,9 @@ impl Importer {
                 import["metadata"]["resourceVersion"] = self.made.to_string().into();
             }
             ImportWrite::AdoptedClusters(_) => panic!("it is off"),
-            ImportWrite::Slice { slice, object, creates } => {
-                assert_eq!(*creates, !self.slices.contains_key(&**slice), "{slice}");
+            ImportWrite::Slice { slice, object, mode } => {
+                let creates = *mode == WriteMode::Create;
+                assert_eq!(creates, !self.slices.contains_key(&**slice), "{slice}");
                 self.store("slice", slice, object);
             }
             ImportWrite::DeleteSlice { slice, uid, .. } => {
@@ -449,7 +490,82 @@ fn field_that_another_client_reverts_is_written_again() {
     importer.settle(&shared);
     importer.imports.get_mut("cart").expect("it exists")["spec"]["ports"][0]["port"] = json!(81);
     let writes = importer.plan(&shared).writes;
-    assert!(matches!(&*writes, [(_, ImportWrite::Import { creates: false, .. })]), "{writes:?}");
+    let [(_, ImportWrite::Import { mode: WriteMode::Restore(_), .. })] = &*writes else {
+        panic!("{writes:?}");
+    };
+}
+
+#[test]
+fn object_that_another_client_changes_is_restored() {
+    let exporters: Exporters = [("a", exporter(Contact::Live, &["cart"]))].into();
+    let shared = shared(&exporters, &BTreeSet::new());
+    let mut written = Importer::new();
+    written.settle(&shared);
+    let derived = derived_name(&key("cart"));
+    let added = json!({ "port": 9090, "protocol": "TCP", "name": "admin" });
+    let of_service: [(&str, Value); 6] = [
+        ("ports", json!([{ "port": 81, "protocol": "TCP", "name": "http" }])),
+        ("ports", json!([written.services[&derived]["spec"]["ports"][0], added])),
+        ("selector", json!({ "app": "evil" })),
+        ("externalIPs", json!(["192.0.2.1"])),
+        ("type", json!("NodePort")),
+        ("sessionAffinity", json!("ClientIP")),
+    ];
+    let of_import: [(&str, Value); 3] = [
+        ("ports", json!([])),
+        ("type", json!("Headless")),
+        ("trafficDistribution", json!("PreferClose")),
+    ];
+    let of_service = of_service.into_iter().map(|change| ("Service", change));
+    let of_import = of_import.into_iter().map(|change| ("ServiceImport", change));
+    for (kind, (field, value)) in of_service.chain(of_import) {
+        let mut importer = written.clone();
+        let objects = match kind {
+            "Service" => importer.services.get_mut(&derived),
+            _ => importer.imports.get_mut("cart"),
+        };
+        let object = objects.expect("it exists");
+        (object["spec"][field], object["metadata"]["resourceVersion"]) = (value, json!("changed"));
+        let plan = importer.plan(&shared);
+        let state = &plan.states[&workload("cart")];
+        assert_eq!(state.code.map(|code| code.id), Some("STR0449"), "{kind} {field}: {state:?}");
+        assert!(!state.ready && state.reason.as_ref().is_some_and(|why| why.contains(kind)));
+        let restoration = WriteMode::Restore("changed".into());
+        let is_restored =
+            |(_, write): &(NamespacedName, ImportWrite)| write.mode() == Some(&restoration);
+        assert!(plan.writes.iter().all(is_restored), "{kind} {field}: {:?}", plan.writes);
+        let states = importer.settle(&shared);
+        assert!(states[&workload("cart")].ready, "{kind} {field}");
+        for (found, wanted) in [
+            (&importer.services[&derived], &written.services[&derived]),
+            (&importer.imports["cart"], &written.imports["cart"]),
+        ] {
+            assert_eq!(found["spec"], wanted["spec"], "{kind} {field}");
+        }
+    }
+}
+
+#[test]
+fn changed_field_of_another_manager_is_restored_before_the_next_value_is_applied() {
+    let exporters: Exporters = [("a", exporter(Contact::Live, &["cart"]))].into();
+    let mut importer = Importer::new();
+    importer.settle(&shared(&exporters, &BTreeSet::new()));
+    let mut next = shared(&exporters, &BTreeSet::new());
+    let service = next.services.get_mut(&workload("cart")).expect("it is exported");
+    let merged = Arc::make_mut(service.merged.as_mut().expect("it is merged"));
+    merged.service.ports[0].number = 81;
+    let is_applied = |plan: &ImportPlan, mode: &WriteMode| {
+        plan.writes.iter().any(
+            |(_, write)| matches!(write, ImportWrite::Derived { mode: found, .. } if found == mode),
+        )
+    };
+    assert!(is_applied(&importer.plan(&next), &WriteMode::Apply));
+    let derived = derived_name(&key("cart"));
+    importer.refused.insert(key(&derived));
+    let version =
+        importer.services[&derived]["metadata"]["resourceVersion"].as_str().expect("text");
+    assert!(is_applied(&importer.plan(&next), &WriteMode::Restore(version.into())));
+    importer.settle(&next);
 }
 
 #[test]

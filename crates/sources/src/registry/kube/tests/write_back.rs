@@ -319,6 +319,52 @@ async fn slice_follows_its_endpoints_with_at_most_one_write_per_second() {
 }
 
 #[tokio::test]
+async fn objects_that_another_client_changes_are_restored_a_limited_number_of_times() {
+    let written = Written::start_with(&[], None, ImportMode::Full).await;
+    written.shared.send_replace(exported_by(&["west"]));
+    written.endpoints.send_replace(endpoints(&[1]));
+    let (derived, ip) = derived(&written).await;
+    let ready = || written.status("serviceimports", "cart")["endpointSliceObjects"] == "Present";
+    until("the import is ready", ready).await;
+    let slices = || {
+        let all = written.sim.store().all("endpointslices");
+        let label = "multicluster.kubernetes.io/source-cluster";
+        all.iter().filter(|one| one.value()["metadata"]["labels"][label] == "west").count()
+    };
+    until("a slice", || slices() == 1).await;
+    let ports = |plural: &str, name: &str| written.object(plural, name)["spec"]["ports"].clone();
+    let edit = |plural: &str, name: &str, change: Value| {
+        let mut object = written.object(plural, name);
+        let (version, kind) = match plural {
+            "services" => ("v1", "Service"),
+            _ => ("multicluster.x-k8s.io/v1beta1", "ServiceImport"),
+        };
+        (object["apiVersion"], object["kind"]) = (version.into(), kind.into());
+        for (field, value) in change.as_object().expect("an object") {
+            object["spec"][field] = value.clone();
+        }
+        written.sim.store().apply(object).expect("a valid object");
+    };
+    let evil = json!([{ "name": "evil", "port": 81, "protocol": "TCP" }]);
+    for (plural, name) in [("serviceimports", "cart"), ("services", &*derived)] {
+        let before = ports(plural, name);
+        edit(plural, name, json!({ "ports": evil, "selector": { "app": "evil" } }));
+        until("its ports are restored", || ports(plural, name) == before).await;
+        assert_eq!(slices(), 1, "{plural}");
+    }
+    let service = written.object("services", &derived);
+    assert_eq!((&service["spec"]["clusterIP"], &service["spec"]["selector"]), (&ip, &Value::Null));
+    // The second and third restoration of the Service, then a pause.
+    for _ in 0..2 {
+        edit("services", &derived, json!({ "ports": evil }));
+        until("its ports are restored", || ports("services", &derived) != evil).await;
+    }
+    edit("services", &derived, json!({ "ports": evil }));
+    sleep(SOME_PACES * 2).await;
+    assert_eq!(ports("services", &derived), evil);
+}
+
+#[tokio::test]
 async fn deleted_import_is_created_again() {
     let written = Written::start_with(&[], None, ImportMode::Names).await;
     written.shared.send_replace(exported_by(&["west"]));
