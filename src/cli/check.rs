@@ -413,6 +413,7 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
     }
     found.extend(imports::findings(&answers.services));
     found.extend(imports::invalid_exports(&answers.clusters));
+    found.extend(imports::leftover(&answers.clusters));
     found.extend(sharing::ignored_scopes(answers));
     found.extend(of_mesh(&answers.mesh));
     for field in &answers.mesh.fields_without_effect {

@@ -92,10 +92,24 @@ pub struct Cluster {
     /// The ServiceExports that are not valid, by reason. Absent if empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub invalid_exports: Vec<InvalidExports>,
+    /// The ServiceImports that Strait no longer updates, because imports are off for the cluster;
+    /// absent if there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leftover_imports: Option<LeftoverImports>,
     /// How far the mesh's root certificates are distributed in the cluster; absent if the control
     /// plane does not write them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub roots: Option<ClusterRoots>,
+}
+
+/// ServiceImports of a cluster that Strait no longer updates.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LeftoverImports {
+    /// Number of imports.
+    pub count: usize,
+    /// The first of them: `NAMESPACE/NAME`.
+    pub first: String,
 }
 
 /// ServiceExports of a cluster that are not valid for one reason.

@@ -60,6 +60,22 @@ pub(super) fn findings(services: &[Service]) -> Vec<Value> {
     found.collect()
 }
 
+/// Returns a finding for each cluster with imports that are no longer updated.
+pub(super) fn leftover(clusters: &[Cluster]) -> Vec<Value> {
+    let found = clusters.iter().filter_map(|cluster| {
+        let left = cluster.leftover_imports.as_ref()?;
+        let first = text(&left.first);
+        let fact = match left.count {
+            1 => format!("imports are off, and ServiceImport {first} is left"),
+            count => {
+                format!("imports are off, and {count} ServiceImports are left, such as {first}")
+            }
+        };
+        Some(note("services", &codes::IMPORTS_LEFT, format!("cluster/{}", text(&cluster.id)), fact))
+    });
+    found.collect()
+}
+
 /// Returns a finding for each cluster and reason for which exports are not valid.
 pub(super) fn invalid_exports(clusters: &[Cluster]) -> Vec<Value> {
     let found = clusters.iter().flat_map(|cluster| {
@@ -118,6 +134,20 @@ mod tests {
                 "note cluster/west import of c.shop.svc.cluster.local: why",
             ]
         );
+    }
+
+    #[test]
+    fn imports_that_are_left_come_with_the_command_that_deletes_them() {
+        let clusters = json!([
+            { "id": "east", "leftoverImports": { "count": 2, "first": "shop/cart" } },
+            { "id": "west" },
+        ]);
+        let found = leftover(&typed::<Vec<_>>(clusters));
+        assert_eq!(found.len(), 1);
+        let fact = "imports are off, and 2 ServiceImports are left, such as shop/cart";
+        assert_eq!((&found[0]["code"], &found[0]["fact"]), (&json!("STR0452"), &json!(fact)));
+        let next = text(&found[0]["next"]);
+        assert!(next.contains("strait cluster mcs-purge east"), "{next}");
     }
 
     #[test]

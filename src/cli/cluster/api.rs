@@ -295,6 +295,20 @@ impl ClusterApi {
         Ok(found.is_some())
     }
 
+    /// Deletes an object if it still has this UID. Returns `false` if it did not exist.
+    pub(crate) async fn delete_exactly(
+        &self,
+        path: &str,
+        uid: &str,
+    ) -> Result<bool, CommandFailure> {
+        let options = serde_json::json!({
+            "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": { "uid": uid },
+        });
+        let kind = "application/json";
+        let found = self.request(Method::DELETE, path, kind, Some(&options)).await?;
+        Ok(found.is_some())
+    }
+
     /// Requests a token of the reader, valid for `seconds` or as long as the API server allows, and
     /// returns it with its expiry. Returns `None` if the reader does not exist.
     pub(crate) async fn reader_token(

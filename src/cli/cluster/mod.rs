@@ -14,6 +14,7 @@ mod import;
 mod invite;
 mod istio_service;
 mod manifests;
+mod mcs_purge;
 mod membership;
 mod mode;
 mod preview;
@@ -58,6 +59,8 @@ pub(crate) enum ClusterCommand {
     Pause(mode::ModeArgs),
     /// End 'drain' or 'pause'
     Resume(mode::ModeArgs),
+    /// Delete the ServiceImports, derived Services and EndpointSlices that Strait wrote into a cluster
+    McsPurge(mcs_purge::McsPurgeArgs),
     /// Add the clusters of a kubeconfig or of an Istio remote secret to the mesh
     Import(import::ImportArgs),
 }
@@ -174,6 +177,7 @@ pub(crate) async fn run(command: ClusterCommand) -> CommandResult {
         ClusterCommand::Drain(args) => Box::pin(mode::run(&args, Some("drain"))).await,
         ClusterCommand::Pause(args) => Box::pin(mode::run(&args, Some("pause"))).await,
         ClusterCommand::Resume(args) => Box::pin(mode::run(&args, None)).await,
+        ClusterCommand::McsPurge(args) => Box::pin(mcs_purge::run(&args)).await,
         ClusterCommand::Import(args) => Box::pin(import::run(&args)).await,
     }
 }
@@ -263,6 +267,10 @@ fn describe(row: &Cluster, _: &Show, look: &OutputStyle) -> String {
     fields.extend(row.invalid_exports.iter().map(|invalid| {
         let (count, first, reason) = (invalid.count, text(&invalid.first), text(&invalid.reason));
         ("Invalid exports", Cell::doubtful(format!("{count}, such as {first}: {reason}")))
+    }));
+    fields.extend(row.leftover_imports.iter().map(|left| {
+        let shown = format!("{}, such as {}", left.count, text(&left.first));
+        ("Leftover imports", Cell::doubtful(shown))
     }));
     let ranges = row.same_ranges.iter();
     fields.extend(ranges.map(|same| ("Same range", Cell::doubtful(same_range(same)))));

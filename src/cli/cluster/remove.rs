@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::api::{ClusterApi, full_name, holds, is_relayed, kubeconfigs, path_of};
 use super::follow::{ChangeMark, Goal, Wait};
 use super::manifests::{self, More, ReaderLevel};
+use super::mcs_purge::WrittenObjects;
 use super::membership::limits;
 use super::{ClusterChange, done, gateway, istio_service, webhook};
 use crate::cli::failure::{CommandFailure, CommandResult, Exit};
@@ -20,8 +21,9 @@ use strait_sources::clusters::secret::MODE_ANNOTATION;
 pub(crate) struct RemoveArgs {
     /// ID of the cluster
     name: String,
-    /// Also remove the reader and the gateway from the cluster of this context, once no proxy uses
-    /// its endpoints; this affects every control plane that uses the reader
+    /// Also remove the reader, the gateway and the objects of exported services from the cluster of
+    /// this context, once no proxy uses its endpoints; this affects every control plane that uses the
+    /// reader
     #[arg(long, value_name = "CONTEXT")]
     purge: Option<String>,
     #[command(flatten)]
@@ -64,11 +66,32 @@ async fn is_cluster_of(
     }
 }
 
-/// Refuses a context with the API server of a member with another ID.
-fn refuse_other_member(
+/// Returns a warning for the plan if the clusters of a context and of the member's Secrets cannot be
+/// compared; otherwise an empty text.
+///
+/// # Errors
+/// If the context leads to another cluster.
+pub(super) async fn compare(
     remote: &ClusterApi,
     secrets: &[Value],
     id: &str,
+) -> Result<String, CommandFailure> {
+    if secrets.is_empty() || is_cluster_of(remote, secrets, id).await? {
+        return Ok(String::new());
+    }
+    Ok(format!(
+        "! check that context {} leads to cluster {id}: its credential can't be used from here to compare them\n",
+        remote.context
+    ))
+}
+
+/// Refuses a context with the API server of a member with another ID. `command` is the command that
+/// the message names.
+pub(super) fn refuse_other_member(
+    remote: &ClusterApi,
+    secrets: &[Value],
+    id: &str,
+    command: impl Fn(&str, &str) -> String,
 ) -> Result<(), CommandFailure> {
     for (key, bytes) in secrets.iter().flat_map(kubeconfigs).filter(|(key, _)| key != id) {
         let access = kubeconfig::parse(&bytes, None, Loopback::Allowed);
@@ -78,7 +101,7 @@ fn refuse_other_member(
                 remote.context
             );
             return Err(CommandFailure::coded(&codes::IDENTITY_CHANGED, fact)
-                .next(format!("strait cluster remove {key} --purge {}", remote.context)));
+                .next(command(&key, &remote.context)));
         }
     }
     Ok(())
@@ -94,7 +117,9 @@ pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
     };
     let mut secrets = hub.member_secrets(&args.change.hub.namespace).await?;
     if let Some(remote) = &remote {
-        refuse_other_member(remote, &secrets, id)?;
+        let command =
+            |id: &str, context: &str| format!("strait cluster remove {id} --purge {context}");
+        refuse_other_member(remote, &secrets, id, command)?;
     }
     secrets.retain(|secret| holds(secret, id));
     if secrets.is_empty() && remote.is_none() {
@@ -103,16 +128,10 @@ pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
     let alone = |secret: &Value| {
         is_relayed(secret) || secret["data"].as_object().is_none_or(|data| data.len() <= 1)
     };
-    let mut plan = String::new();
-    if let Some(remote) = &remote
-        && !secrets.is_empty()
-        && !is_cluster_of(remote, &secrets, id).await?
-    {
-        plan += &format!(
-            "! check that context {} leads to cluster {id}: its credential can't be used from here to compare them\n",
-            remote.context
-        );
-    }
+    let mut plan = match &remote {
+        Some(remote) => compare(remote, &secrets, id).await?,
+        None => String::new(),
+    };
     for secret in &secrets {
         let what = if alone(secret) { "secret" } else { "the cluster's key from secret" };
         plan += &format!("Will remove {what} {} in {}\n", full_name(secret), hub.context);
@@ -132,6 +151,9 @@ pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
              and other objects of 'strait cluster add': namespace strait-gateway with the gateway, service {}/istiod\n",
             remote.context, args.change.hub.namespace
         );
+        if let Some(counts) = WrittenObjects::list(remote, None).await?.counts() {
+            plan += &format!("  objects of exported services: {counts}\n");
+        }
     }
     if !args.change.confirmed(&plan).await? {
         return Ok(Exit::Fine);
@@ -168,6 +190,8 @@ pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
         for manifest in [webhook::named()].iter().chain(webhook::rights().iter().rev()) {
             remote.delete(&path_of(manifest)).await?;
         }
+        // The control plane has read the removed Secret, and writes no objects any more.
+        WrittenObjects::list(&remote, None).await?.delete(&remote).await?;
         // Bindings first: a partially removed reader has no rights.
         let everything = More {
             own_mesh: true,

@@ -39,6 +39,7 @@ impl Code {
             "cluster rotate ",
             "cluster resume ",
             "cluster invite ",
+            "cluster mcs-purge ",
             "--name ",
             "--from-file=",
         ]

@@ -98,4 +98,12 @@ ignores it unless the policy file says otherwise. The message states how many se
 With --dns-endpoints, Strait writes DNSEndpoint objects (externaldns.k8s.io/v1alpha1) into a namespace of the
 config cluster. The API server does not have the kind or the namespace, or the account may not list, create,
 patch and delete the objects. Existing records stay. Strait tries again every 30 s.";
+
+    /// Objects of imports after `--mcs-imports off`.
+    IMPORTS_LEFT = "STR0452", "ServiceImports of the cluster are no longer updated",
+        "To delete them and their Services and EndpointSlices: strait cluster mcs-purge ID CONTEXT
+To update them again: set --mcs-imports or clusters.ID.mcs.imports to names or full.", "\
+Strait wrote ServiceImports into the cluster, and --mcs-imports or the policy file has turned imports off
+since. Their names, addresses and endpoints stay, but no longer follow the exports: pods without sidecars may
+connect to pods that no longer exist. Proxies are unaffected.";
 }

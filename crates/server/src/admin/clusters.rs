@@ -12,12 +12,12 @@ use super::proxy_view::withheld;
 use super::sources::{Sources, SourcesState};
 use super::{same_ranges, views};
 use strait_admin_api::{self as api, CredentialKind};
-use strait_model::{ClusterId, IgnoredClaim, SameAddress, SameRange, WorkloadKey};
+use strait_model::{ClusterId, IgnoredClaim, ImportMode, SameAddress, SameRange, WorkloadKey};
 use strait_sources::clusters::status::{
     ClusterStatus, CredentialKind as StoredKind, CredentialStatus, InventoryStatus, OutdatedStatus,
     UnreadStatus,
 };
-use strait_sources::registry::kube::RootsStatus;
+use strait_sources::registry::kube::{ImportsStatus, RootsStatus};
 
 /// Returns the status of each member cluster.
 pub(super) async fn clusters(State(sources): SourcesState) -> AdminResult {
@@ -95,11 +95,22 @@ fn row(status: ClusterStatus) -> api::Cluster {
         same_ranges: status.same_ranges.into_iter().map(same_range).collect(),
         withdrawn: status.withdrawn.map(|why| why.to_string()),
         invalid_exports: invalid_exports(&status.imports.invalid_exports),
+        leftover_imports: leftover_imports(&status.imports),
         roots: status.roots.map(roots),
     }
 }
 
 /// Groups invalid exports by reason.
+fn leftover_imports(status: &ImportsStatus) -> Option<api::LeftoverImports> {
+    if status.mode != ImportMode::Off {
+        return None;
+    }
+    let left = || status.imports.iter().filter(|(_, state)| state.present && state.ours);
+    let (first, _) = left().next()?;
+    let first = format!("{}/{}", first.namespace, first.name);
+    Some(api::LeftoverImports { count: left().count(), first })
+}
+
 fn invalid_exports(exports: &BTreeMap<WorkloadKey, &'static str>) -> Vec<api::InvalidExports> {
     let mut groups: BTreeMap<&str, api::InvalidExports> = BTreeMap::new();
     for (key, reason) in exports {

@@ -255,6 +255,8 @@ export interface Cluster {
   kubeconfigRefused?: boolean;
   /** When the API server last sent a valid response; null if it never did. */
   lastContact: string | null;
+  /** The ServiceImports that Strait no longer updates, because imports are off for the cluster; absent if there are none. */
+  leftoverImports?: LeftoverImports | null;
   /** The permissions that the reader lacks, for example `list pods`. */
   missingRights: Array<string>;
   /** The mode that an operator requests, `drain` or `pause`; absent by default. */
@@ -738,6 +740,14 @@ export interface Inventory {
   manager: string;
   /** When `ControlPlaneHealthy` last changed; null if that is unknown. */
   since: string | null;
+}
+
+/** ServiceImports of a cluster that Strait no longer updates. */
+export interface LeftoverImports {
+  /** Number of imports. */
+  count: number;
+  /** The first of them: `NAMESPACE/NAME`. */
+  first: string;
 }
 
 /** A code with which a browser opens one session. */
