@@ -11,7 +11,7 @@ mod changes;
 mod movers;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Instant;
 
 pub use self::backlog::StreamBacklog;
@@ -34,7 +34,7 @@ const RECEIPTS_MAX: usize = 16;
 /// The table of subscriptions. The lock is only taken for look-ups and never spans an await.
 #[derive(Debug, Default)]
 pub struct SubscriptionIndex {
-    table: Mutex<SubscriptionTable>,
+    table: RwLock<SubscriptionTable>,
 }
 
 /// Streams and watched names are numbered to save memory: a watched name costs a stream one to five
@@ -131,6 +131,15 @@ pub struct Subscription {
 }
 
 impl SubscriptionIndex {
+    /// Locks the table for reading. Streams that take their changes do not wait for each other.
+    fn table(&self) -> RwLockReadGuard<'_, SubscriptionTable> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn table_mut(&self) -> RwLockWriteGuard<'_, SubscriptionTable> {
+        self.table.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Adds a stream that looks for its changes itself. See [`Self::subscribe_waking`].
     pub fn subscribe(self: &Arc<Self>, workload: Option<(ClusterId, WorkloadKey)>) -> Subscription {
         self.subscribe_waking(workload, WakeHandle::default())
@@ -144,7 +153,7 @@ impl SubscriptionIndex {
         wake: WakeHandle,
     ) -> Subscription {
         let pending = Arc::new(PendingChanges { dirty: Mutex::default(), wake });
-        let mut table = lock(&self.table);
+        let mut table = self.table_mut();
         let listener = StreamEntry {
             pending: Arc::clone(&pending),
             view_class: None,
@@ -176,7 +185,7 @@ impl SubscriptionIndex {
     /// Like [`Self::mark`]; the streams record the acknowledgements of their proxies in
     /// `delivery`.
     pub fn mark_followed(&self, changes: &Changes, delivery: Option<&Arc<Delivery>>) -> usize {
-        let mut table = lock(&self.table);
+        let mut table = self.table_mut();
         table.is_publishing = false;
         let mut marked = Vec::new();
         let reached = changes.reach.as_ref().map(|reach| table.by_workload.in_namespaces(reach));
@@ -274,6 +283,7 @@ impl SubscriptionIndex {
             marked.rotate_left(first);
         }
         let streams = u32::try_from(marked.len()).expect("their numbers are 32 bits");
+        let mut handles = Vec::with_capacity(marked.len());
         for stream in &marked {
             if let Some(StreamEntry { pending, location, .. }) = table.streams.get(*stream) {
                 // No stream takes its changes meanwhile, because that requires the table's lock.
@@ -284,16 +294,19 @@ impl SubscriptionIndex {
                     unread.receipts.add(changes.receipt(delivery, *stream, location.as_ref()));
                 }
                 drop(unread);
-                pending.wake.wake();
+                handles.push(pending.wake.clone());
             }
         }
+        // A stream that is woken takes its changes at once, which would wait for the table.
+        drop(table);
+        handles.iter().for_each(WakeHandle::wake);
         marked.len()
     }
 
     /// Returns the known locations of streams in these namespaces, and possibly of others, by
     /// stream number. Without namespaces, returns the locations of all streams.
     pub fn locations(&self, reach: Option<&BTreeSet<Namespace>>) -> Vec<(u32, Arc<ProxyLocation>)> {
-        let table = lock(&self.table);
+        let table = self.table();
         let location_of =
             |stream: u32| Some((stream, table.streams.get(stream)?.location.clone()?));
         table.reached(reach).into_iter().filter_map(location_of).collect()
@@ -302,7 +315,7 @@ impl SubscriptionIndex {
     /// Returns the known locations of the streams of certain workloads, and possibly of others, by
     /// stream number.
     pub fn locations_of(&self, workloads: &ConcernedWorkloads) -> Vec<(u32, Arc<ProxyLocation>)> {
-        let table = lock(&self.table);
+        let table = self.table();
         let location_of =
             |stream: u32| Some((stream, table.streams.get(stream)?.location.clone()?));
         table.by_workload.concerned(workloads).into_iter().filter_map(location_of).collect()
@@ -311,7 +324,7 @@ impl SubscriptionIndex {
     /// Returns the views of streams that watch names of `host`, without views with fewer than
     /// `least` watched names.
     pub fn view_classes(&self, host: &Hostname, least: usize) -> Vec<Arc<ViewKey>> {
-        let table = lock(&self.table);
+        let table = self.table();
         let mut counts = vec![0_usize; table.view_classes.room()];
         for name in table.by_hostname.get(host).into_iter().flatten() {
             for stream in table.names.get(*name).iter().flat_map(|watched| &watched.streams) {
@@ -342,7 +355,7 @@ impl Subscription {
         view: ViewKey,
         labels: Option<&Labels>,
     ) -> bool {
-        let mut table = lock(&self.subscription_index.table);
+        let mut table = self.subscription_index.table_mut();
         table.by_workload.place(self.stream, location.proxy.namespace(), labels);
         let is_new = table.set_view(self.stream, Some(view));
         let Some(listener) = table.streams.get_mut(self.stream) else { return is_new };
@@ -356,7 +369,7 @@ impl Subscription {
     /// Sets the types to which the stream has a wildcard subscription. Call this before reading the
     /// context for a response, as with names.
     pub fn watch_lists(&self, lists: Wildcards) {
-        if let Some(listener) = lock(&self.subscription_index.table).streams.get_mut(self.stream) {
+        if let Some(listener) = self.subscription_index.table_mut().streams.get_mut(self.stream) {
             listener.lists = lists;
         }
     }
@@ -366,7 +379,7 @@ impl Subscription {
         if new.is_empty() && dropped.is_empty() {
             return;
         }
-        let mut table = lock(&self.subscription_index.table);
+        let mut table = self.subscription_index.table_mut();
         let Some(listener) = table.streams.get_mut(self.stream) else { return };
         listener.routes.retain(|name| !dropped.contains(name));
         listener.routes.extend(new.iter().cloned());
@@ -380,7 +393,7 @@ impl Subscription {
         if names.is_empty() {
             return;
         }
-        let mut table = lock(&self.subscription_index.table);
+        let mut table = self.subscription_index.table_mut();
         let numbers = names.iter();
         let numbers = numbers.filter_map(|name| table.watch(name, &hostname_of, self.stream));
         let mut numbers: Vec<u32> = numbers.collect();
@@ -396,7 +409,7 @@ impl Subscription {
         if names.is_empty() {
             return;
         }
-        let mut table = lock(&self.subscription_index.table);
+        let mut table = self.subscription_index.table_mut();
         let numbers = names.iter().filter_map(|name| table.by_name.get(name).copied());
         let mut numbers: Vec<u32> = numbers.collect();
         for number in &numbers {
@@ -426,7 +439,7 @@ impl Subscription {
     /// [`Self::confirm_delivery`] when the changes have been passed on.
     pub fn take(&self) -> Dirty {
         // Lock the table first, as everywhere; so the numbers cannot be reused meanwhile.
-        let table = lock(&self.subscription_index.table);
+        let table = self.subscription_index.table();
         let unread = {
             let mut dirty = lock(&self.pending.dirty);
             // A receipt for a later change is taken with that change.
@@ -450,7 +463,7 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        let mut table = lock(&self.subscription_index.table);
+        let mut table = self.subscription_index.table_mut();
         table.set_view(self.stream, None);
         table.by_workload.leave(self.stream);
         table.streams.leave(self.stream);

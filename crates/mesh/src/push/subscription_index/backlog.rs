@@ -16,7 +16,7 @@ impl SubscriptionIndex {
     /// Announces that a version is about to be published whose streams have not been marked yet;
     /// see [`Self::mark`].
     pub fn begin_publishing(&self) {
-        lock(&self.table).is_publishing = true;
+        self.table_mut().is_publishing = true;
     }
 }
 
@@ -53,7 +53,7 @@ impl StreamBacklog {
 
     /// Returns whether a change that is not known to the stream's session may have this part.
     fn may_have(&self, has_part: impl Fn(&Unread) -> bool) -> bool {
-        let table = lock(&self.subscription_index.table);
+        let table = self.subscription_index.table();
         if table.is_publishing {
             return true;
         }

@@ -15,7 +15,7 @@ impl SubscriptionIndex {
         is_affected: impl Fn(&Proxy) -> bool,
         delivery: &Arc<Delivery>,
     ) -> usize {
-        let table = lock(&self.table);
+        let table = self.table();
         let mut marked = 0;
         for (_, listener) in table.streams.iter() {
             if listener.location.as_ref().is_none_or(|location| is_affected(&location.proxy)) {

@@ -120,7 +120,7 @@ fn ended_stream_is_removed_completely() {
     set_location(&stream, "n1");
     set_location(&stream, "n2");
     drop(stream);
-    let table = lock(&subscription_index.table);
+    let table = subscription_index.table();
     assert_eq!(table.streams.iter().count() + table.names.iter().count(), 0);
     assert_eq!(table.view_classes.iter().count() + table.by_view.len(), 0);
     assert!(table.by_name.is_empty() && table.by_hostname.is_empty() && table.workloads.is_empty());
