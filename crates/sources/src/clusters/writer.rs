@@ -4,7 +4,8 @@
 //! All replicas read and serve; one writes, so that two replicas with different views of the mesh
 //! don't overwrite each other. A holder that cannot renew the Lease stops writing before another
 //! takes it; from then on it only creates missing objects, because an API server accepts one
-//! creation. A process that ends gives up the Lease. If Leases are forbidden, each replica writes.
+//! creation. A process that ends gives up the Lease. If Leases are forbidden for a minute, each replica
+//! writes: then nobody can hold the Lease.
 //! Needs `get`, `create` and `update` of the Lease.
 
 use std::time::{Duration, Instant};
@@ -32,8 +33,11 @@ const LOOK: Duration = Duration::from_secs(4);
 const STOPS_AFTER: Duration = Duration::from_secs(10);
 /// The pause after a failed check.
 const RETRY: Duration = Duration::from_secs(1);
-/// The pause after the API server denied access to the Lease.
-const REST: Duration = Duration::from_secs(600);
+/// How long the API server must forbid access before this process writes without the Lease. An API
+/// server that starts forbids requests for some seconds, and then another process may hold it.
+const FORBIDDEN_FOR: Duration = Duration::from_secs(60);
+/// The pause between two checks of a Lease to which access is forbidden.
+const REST: Duration = Duration::from_secs(30);
 
 /// The next step for the Lease in its current state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,6 +99,7 @@ impl WriterLease {
         let mut observed = ObservedLease::default();
         // When the Lease was last certainly held: the time before the renewal was sent.
         let mut renewed = None;
+        let mut forbidden_since = None;
         while !self.drain.is_cancelled() {
             let began = Instant::now();
             let looked = timeout(LOOK, self.turn(&mut observed)).await;
@@ -104,20 +109,23 @@ impl WriterLease {
             let pause = match looked {
                 Ok(is_holder) => {
                     renewed = is_holder.then_some(began);
+                    forbidden_since = None;
                     self.set_role(if is_holder { WriterRole::Writes } else { WriterRole::Standby });
                     TURN
                 }
-                Err(error @ (ApiError::Forbidden(_) | ApiError::Unauthorized(_))) => {
-                    debug!(%error, "no permission for the Lease; this control plane writes without it");
-                    self.set_role(WriterRole::Writes);
-                    REST
-                }
                 Err(error) => {
                     debug!(%error, "cannot read or renew the Lease");
+                    let is_forbidden = matches!(error, ApiError::Forbidden(_));
+                    forbidden_since = is_forbidden.then(|| forbidden_since.unwrap_or(began));
                     // A separate statement: a borrowed value cannot be replaced.
                     let role = *self.role.borrow();
-                    self.set_role(after_fault(role, renewed, Instant::now()));
-                    RETRY
+                    if is_writer_without_lease(forbidden_since, Instant::now()) {
+                        self.set_role(WriterRole::Writes);
+                        REST
+                    } else {
+                        self.set_role(after_fault(role, renewed, Instant::now()));
+                        RETRY
+                    }
                 }
             };
             tokio::select! {
@@ -227,6 +235,12 @@ fn after_fault(role: WriterRole, renewed: Option<Instant>, now: Instant) -> Writ
     }
 }
 
+/// Returns whether a process writes without the Lease, because access to it has been forbidden for
+/// long enough.
+fn is_writer_without_lease(forbidden_since: Option<Instant>, now: Instant) -> bool {
+    forbidden_since.is_some_and(|since| now.duration_since(since) >= FORBIDDEN_FOR)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -297,6 +311,9 @@ mod tests {
         assert_eq!(after(WriterRole::Writes, 10), WriterRole::Creates);
         assert_eq!(after(WriterRole::Creates, 11), WriterRole::Creates);
         assert_eq!(after(WriterRole::Standby, 11), WriterRole::Standby);
+        assert!(!is_writer_without_lease(None, at(100)));
+        assert!(!is_writer_without_lease(Some(start), at(59)), "an API server starts");
+        assert!(is_writer_without_lease(Some(start), at(60)));
         // A check that began just before the role ended is over before the Lease expires.
         assert!(STOPS_AFTER + LOOK + RETRY <= LIFE);
     }
