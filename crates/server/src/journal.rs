@@ -69,10 +69,20 @@ fn started(replica: &ReplicaId) -> (Cause, String) {
     (cause, format!("control plane {} started", env!("CARGO_PKG_VERSION")))
 }
 
+/// The last entered facts of a member.
+#[derive(Debug, Clone, Copy)]
+struct EnteredMember {
+    state: ClusterState,
+    /// The expiry of its credential.
+    expires: Option<Timestamp>,
+    /// Whether its new kubeconfig is refused while the previous one is in use.
+    is_refused: bool,
+}
+
 /// The last entered facts.
 #[derive(Debug, Default)]
 struct Journal {
-    members: BTreeMap<(String, Option<String>), (ClusterState, Option<Timestamp>)>,
+    members: BTreeMap<(String, Option<String>), EnteredMember>,
     roots: Option<BTreeSet<RootFingerprint>>,
 }
 
@@ -92,13 +102,15 @@ impl Journal {
             let mut shown = status.state;
             match known {
                 // The start of a sync is not entered. Its result is compared with the previous state.
-                Some((state, _)) if status.state == ClusterState::Syncing => shown = state,
+                Some(known) if status.state == ClusterState::Syncing => shown = known.state,
                 None if matches!(status.state, ClusterState::Syncing | ClusterState::Live) => {}
-                Some((state, _)) if state == status.state => {}
-                Some((ClusterState::Syncing | ClusterState::Restored, _))
-                    if status.state == ClusterState::Live => {}
+                Some(known) if known.state == status.state => {}
+                Some(EnteredMember {
+                    state: ClusterState::Syncing | ClusterState::Restored,
+                    ..
+                }) if status.state == ClusterState::Live => {}
                 known => {
-                    let from = known.map(|(state, _)| format!("{} -> ", state.as_str()));
+                    let from = known.map(|known| format!("{} -> ", known.state.as_str()));
                     let reason = status.reason.as_deref().map(shortened);
                     enter(format!(
                         "cluster {}: {}{}{}",
@@ -109,12 +121,24 @@ impl Journal {
                     ));
                 }
             }
-            if let (Some((_, Some(old))), Some(new)) = (known, expires)
+            let old = known.and_then(|known| known.expires);
+            if let (Some(old), Some(new)) = (old, expires)
                 && old != new
             {
                 enter(format!("cluster {}: new credential, valid until {new:.0}", status.id));
             }
-            self.members.insert(key, (shown, expires));
+            let is_refused = status.kubeconfig_refused;
+            match (known.is_some_and(|known| known.is_refused), is_refused) {
+                (false, true) => {
+                    let reason = shortened(status.reason.as_deref().unwrap_or_default());
+                    enter(format!("cluster {}: {reason}", status.id));
+                }
+                (true, false) => {
+                    enter(format!("cluster {}: its kubeconfig is accepted", status.id))
+                }
+                _ => {}
+            }
+            self.members.insert(key, EnteredMember { state: shown, expires, is_refused });
         }
         for (id, _) in before.into_keys() {
             let cause = Cause::named(ClusterId::from(id.as_str()), "Cluster", id.as_str());
@@ -183,6 +207,15 @@ mod tests {
         assert_eq!(
             effects(Some(member(Live, Some(20)))),
             ["cluster east: new credential, valid until 1970-01-01T00:00:20Z"]
+        );
+        let reason = Some("the new kubeconfig is not used: STR0304: 401".into());
+        let refused = ClusterStatus { kubeconfig_refused: true, reason, ..member(Live, Some(20)) };
+        let entry = "cluster east: the new kubeconfig is not used: STR0304: 401";
+        assert_eq!(effects(Some(refused.clone())), [entry]);
+        assert_eq!(effects(Some(refused)), [""; 0]);
+        assert_eq!(
+            effects(Some(member(Live, Some(20)))),
+            ["cluster east: its kubeconfig is accepted"]
         );
         assert_eq!(
             effects(Some(member(AuthFailed, Some(20)))),

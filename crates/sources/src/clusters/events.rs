@@ -50,6 +50,7 @@ type ProblemKey = (&'static str, &'static str);
 enum Topic {
     State,
     Token,
+    Kubeconfig,
     Identity,
     Withdrawal,
     Problem,
@@ -157,6 +158,8 @@ struct EventHistory {
     ending: BTreeMap<EventKey, Timestamp>,
     /// The cluster that each member has replaced, and the present one.
     followed: BTreeMap<EventKey, (String, String)>,
+    /// The members whose new kubeconfig is refused, with the code of the reason.
+    refused: BTreeMap<EventKey, &'static str>,
     /// The clusters whose endpoints are withdrawn.
     withdrawn: BTreeSet<EventKey>,
     /// The reported problems, with the number of objects and the first object.
@@ -213,6 +216,7 @@ impl EventHistory {
             self.pending.insert((key(status), Topic::State), news);
         }
         self.observe_tokens(statuses);
+        self.observe_kubeconfigs(statuses);
         self.observe_identities(statuses);
         self.observe_withdrawals(statuses);
         let existing: Vec<EventKey> = statuses.iter().map(key).collect();
@@ -246,6 +250,33 @@ impl EventHistory {
                 self.pending.insert((key.clone(), Topic::Token), news);
             }
             self.ending.insert(key, expires);
+        }
+    }
+
+    /// Queues an event for each member whose new kubeconfig is refused while the previous one is in
+    /// use, and one when it no longer is.
+    fn observe_kubeconfigs(&mut self, statuses: &[ClusterStatus]) {
+        let mut before = std::mem::take(&mut self.refused);
+        for status in statuses {
+            let (key, id) = ((status.secret.clone(), status.id.clone()), &status.id);
+            let known = before.remove(&key);
+            let news = if status.kubeconfig_refused {
+                let reason = status.reason.as_deref().unwrap_or_default();
+                let code = codes::named(reason).unwrap_or(&codes::KUBECONFIG_UNREADABLE);
+                self.refused.insert(key.clone(), code.id);
+                if known == Some(code.id) {
+                    continue;
+                }
+                let next = code.next_for(Some(id));
+                let message = format!("{code}: cluster {id}: {} ({next})", bounded(reason));
+                News { reason: "kubeconfigRefused", warning: true, message }
+            } else if known.is_some() {
+                let message = format!("the kubeconfig of cluster {id} is accepted");
+                News { reason: "kubeconfigAccepted", warning: false, message }
+            } else {
+                continue;
+            };
+            self.pending.insert((key, Topic::Kubeconfig), news);
         }
     }
 
@@ -299,14 +330,17 @@ impl EventHistory {
     }
 
     /// Queues an event for each code of a problem that is new, affects other objects, or has ended.
-    /// The states of members contain their problems.
+    /// Other events contain the other problems of members.
     fn observe_problems(&mut self, problems: &[LastingProblem]) {
         let mut before = std::mem::take(&mut self.problems);
         let mut queue = |(category, code): ProblemKey, reason, warning, message| {
             let key = ((None, format!("{category} {code}")), Topic::Problem);
             self.pending.insert(key, News { reason, warning, message });
         };
-        for problem in problems.iter().filter(|problem| problem.category != "clusters") {
+        let is_in_state = |problem: &LastingProblem| {
+            problem.category == "clusters" && problem.code != &codes::ROOTS_FOREIGN
+        };
+        for problem in problems.iter().filter(|problem| !is_in_state(problem)) {
             let LastingProblem { category, code, count, object, text } = problem;
             let (key, affected) = ((*category, code.id), (*count, object.clone()));
             if before.remove(&key).as_ref() != Some(&affected) {

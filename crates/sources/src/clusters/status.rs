@@ -370,7 +370,9 @@ fn previous(facts: &MemberFacts<'_>, state: ClusterState) -> String {
 fn state(facts: &MemberFacts<'_>, reasons: &mut Vec<String>) -> ClusterState {
     if let Some(left) = facts.leaving_in {
         let seconds = left.as_secs_f64().ceil();
-        reasons.push(format!("its Secret was deleted; withdrawn in {seconds} s"));
+        reasons.push(format!(
+            "its Secret was deleted or lost its member label or this key; withdrawn in {seconds} s"
+        ));
         return ClusterState::Draining;
     }
     if facts.mode == Mode::Pause {

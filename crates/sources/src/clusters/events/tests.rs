@@ -38,6 +38,28 @@ fn cluster_of_a_new_secret_is_reported_once() {
 }
 
 #[test]
+fn refused_kubeconfig_is_reported_once_and_so_is_its_end() {
+    let mut history = EventHistory::default();
+    let mut new_events = |refused: Option<&str>| {
+        let kubeconfig_refused = refused.is_some();
+        let live = status("east", ClusterState::Live, refused);
+        history.observe(&[ClusterStatus { kubeconfig_refused, ..live }]);
+        let news = std::mem::take(&mut history.pending).into_iter();
+        let news = news.filter(|((_, topic), _)| *topic == Topic::Kubeconfig);
+        news.map(|(_, news)| (news.reason, news.warning, news.message)).collect::<Vec<_>>()
+    };
+    assert_eq!(new_events(None), []);
+    let reason = format!("the new kubeconfig is not used: {REFUSED}");
+    let [(event, true, text)] = &new_events(Some(&reason))[..] else { panic!("one warning") };
+    assert_eq!(*event, "kubeconfigRefused");
+    assert!(text.starts_with(&format!("STR0203: cluster east: {reason} (")), "{text}");
+    assert_eq!(new_events(Some(&reason)), []);
+    assert_eq!(new_events(Some("the new kubeconfig is not used: STR0304: 401")).len(), 1);
+    let text = "the kubeconfig of cluster east is accepted".to_owned();
+    assert_eq!(new_events(None), [("kubeconfigAccepted", false, text)]);
+}
+
+#[test]
 fn withdrawn_endpoints_are_reported_once_and_so_is_their_return() {
     let mut history = EventHistory::default();
     let mut new_events = |withdrawn: Option<&str>| {
