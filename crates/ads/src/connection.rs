@@ -38,6 +38,7 @@ use super::handshakes::HandshakePermit;
 use super::relays::{self, RelayPort};
 use super::replicas::ReplicaConnection;
 use super::shared::{ConnectionShared, Leaving, ServerShared};
+use super::stats::FAILED_REPLICA;
 use super::stream::{Stream, StreamEnd, contained};
 use super::sync_limiter::{SyncPermit, TURN_MAX};
 use strait_base::codes;
@@ -134,6 +135,20 @@ enum Done {
     Over,
 }
 
+/// A handshake that failed.
+struct HandshakeFailure {
+    /// The reason in the metric.
+    counted_as: &'static str,
+    /// The reason in words.
+    text: String,
+}
+
+impl HandshakeFailure {
+    fn refused(text: String) -> Self {
+        Self { counted_as: "refused", text }
+    }
+}
+
 impl AcceptedConnection {
     pub(super) async fn run(self, socket: TcpStream, mut place: HandshakePermit) {
         let stats = &self.shared.stats;
@@ -156,9 +171,9 @@ impl AcceptedConnection {
                 Some(relays) => relays.serve(stream, relay, self.address).await,
                 None => self.shared.failures.note(self.address, "relays are not served here"),
             },
-            Ok(Err(reason)) => {
-                stats.handshake_failed("refused");
-                self.shared.failures.note(self.address, &reason);
+            Ok(Err(failure)) => {
+                stats.handshake_failed(failure.counted_as);
+                self.shared.failures.note(self.address, &failure.text);
             }
             Err(_) => {
                 stats.handshake_failed("timeout");
@@ -169,15 +184,14 @@ impl AcceptedConnection {
 
     /// Passes the connection of another replica on. It is closed if too many are waiting.
     fn hand_over(self, stream: ReplicaStream) {
-        self.shared.stats.replica_connections.fetch_add(1, Ordering::Relaxed);
         if let (Some(replicas), Some(room)) = (&self.shared.replicas, self.room) {
             let _ = replicas.accepted.try_send(ReplicaConnection { stream, room });
         }
     }
 
-    async fn handshake(&self, socket: TcpStream) -> Result<AcceptedPeer, String> {
+    async fn handshake(&self, socket: TcpStream) -> Result<AcceptedPeer, HandshakeFailure> {
         let _ = socket.set_nodelay(true);
-        let failure = |error: io::Error| tls::failure(&error);
+        let failure = |error: io::Error| HandshakeFailure::refused(tls::failure(&error));
         let start = LazyConfigAcceptor::new(Acceptor::default(), socket).await.map_err(failure)?;
         let offers_replica = start
             .client_hello()
@@ -187,6 +201,11 @@ impl AcceptedConnection {
             && let Some(config) =
                 self.shared.replicas.as_ref().and_then(|port| port.authenticator.server_config())
         {
+            self.shared.stats.replica_connections.fetch_add(1, Ordering::Relaxed);
+            let failure = |error: io::Error| HandshakeFailure {
+                counted_as: FAILED_REPLICA,
+                text: tls::failure(&error),
+            };
             let stream = start.into_stream(config).await.map_err(failure)?;
             let peer = replica::peer_name(stream.get_ref().1.peer_certificates());
             let peer = peer.map_err(failure)?;
@@ -198,7 +217,8 @@ impl AcceptedConnection {
         };
         let mut stream = start.into_stream(config).await.map_err(failure)?;
         stream.get_mut().1.set_buffer_limit(Some(http2::WRITE_MAX));
-        let peer = tls::peer(stream.get_ref().1).map_err(|error| error.to_string())?;
+        let peer = tls::peer(stream.get_ref().1)
+            .map_err(|error| HandshakeFailure::refused(error.to_string()))?;
         let (peer, relay) = match peer {
             ConnectionPeer::Relay(relay) => {
                 return Ok(AcceptedPeer::Relay(Box::new(stream), relay));

@@ -10,12 +10,17 @@ use strait_base::lock::lock;
 use strait_identity::IssueStats;
 use strait_xds::resource::ResourceType;
 
+/// Reason of failed handshakes with other replicas of the control plane. They are not failures of
+/// proxies.
+pub(super) const FAILED_REPLICA: &str = "replica";
+
 /// The counters of one server.
 #[derive(Debug, Default)]
 pub struct Stats {
     /// TCP connections accepted.
     pub connections: AtomicU64,
-    /// Accepted connections of other replicas of this control plane, part of `connections`.
+    /// Connections on which a replica of this control plane was to authenticate itself, part of
+    /// `connections`.
     pub replica_connections: AtomicU64,
     /// Errors while accepting a connection.
     pub accept_errors: AtomicU64,
@@ -171,9 +176,10 @@ impl Stats {
         *failed.entry(reason).or_default() += 1;
     }
 
-    /// Returns the number of failed handshakes.
+    /// Returns the number of failed handshakes, except with other replicas.
     pub fn handshakes_failed(&self) -> u64 {
-        lock(&self.handshakes_failed).values().sum()
+        let failed = lock(&self.handshakes_failed);
+        failed.iter().filter(|(reason, _)| **reason != FAILED_REPLICA).map(|(_, count)| count).sum()
     }
 
     fn of(&self, kind: ResourceType) -> Option<&ByType> {
