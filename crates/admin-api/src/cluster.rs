@@ -96,6 +96,9 @@ pub struct Cluster {
     /// absent if there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leftover_imports: Option<LeftoverImports>,
+    /// Its state in each replica of the control plane. Absent if all have the same state.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub replicas: Vec<ClusterInReplica>,
     /// How far the mesh's root certificates are distributed in the cluster; absent if the control
     /// plane does not write them.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -110,6 +113,18 @@ pub struct LeftoverImports {
     pub count: usize,
     /// The first of them: `NAMESPACE/NAME`.
     pub first: String,
+}
+
+/// State of a cluster in one replica of the control plane.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClusterInReplica {
+    /// The reason of the state; null if there is none.
+    pub reason: Option<String>,
+    /// Name of the replica.
+    pub replica: String,
+    /// The state; null if the replica does not have the cluster.
+    pub state: Option<ClusterState>,
 }
 
 /// ServiceExports of a cluster that are not valid for one reason.

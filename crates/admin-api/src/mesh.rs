@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{HeldConfiguration, Problem};
+use super::{HeldConfiguration, Problem, UnknownCluster};
 
 /// The mesh config that applies, its problems, and the fields without effect.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -27,6 +27,10 @@ pub struct Mesh {
     /// The settings of the mesh config. Their form is that of Istio's MeshConfig, not of this API.
     #[serde(flatten)]
     pub settings: BTreeMap<String, Value>,
+    /// The clusters that mesh networks name by `fromRegistry` and that are not members. Absent if
+    /// empty.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unknown_registries: Vec<UnknownCluster>,
 }
 
 /// A default provider that has no effect.

@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::Problem;
+
 /// The replicas of the control plane.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -23,6 +25,10 @@ pub struct Replica {
     /// Address `IP:PORT`. Absent for the replica that responds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
+    /// The lasting differences between its state and that of the replica that received the request.
+    /// Absent if empty.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub differences: Vec<Problem>,
     /// Name of the replica.
     pub name: String,
     /// Why it did not respond. Absent if it did.

@@ -22,6 +22,8 @@ pub struct Summary {
     pub objects: FaultyObjects,
     /// Status of the policy file.
     pub policy: PolicyInShort,
+    /// Problems of the proxies' connections and of the other replicas.
+    pub problems: Vec<Problem>,
     /// The connected proxies.
     pub proxies: ProxyNumbers,
     /// The rollout.

@@ -32,10 +32,12 @@ mod stream;
 pub mod connections;
 pub mod debug_types;
 pub mod preview;
+mod refused_proxies;
 pub mod replicas;
 mod stats;
 
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 
+pub use refused_proxies::{RefusedGroup, RefusedProxies};
 pub use stats::{Counter, Exemplar, Histogram, Stats};

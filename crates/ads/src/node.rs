@@ -26,7 +26,7 @@ const LABELS_BYTES_MAX: usize = 64 << 10;
 /// The maximum number of named ports of a pod. They are stored for the lifetime of the stream.
 const NAMED_PORTS_MAX: usize = 64;
 /// The maximum length of a node ID, in bytes.
-const ID_BYTES_MAX: usize = 1 << 10;
+pub(super) const ID_BYTES_MAX: usize = 1 << 10;
 
 /// The first release of Envoy that is known to accept individual virtual hosts on the aggregated
 /// stream (`ads`). Older releases reject a route that requests this.

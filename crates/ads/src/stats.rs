@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use super::refused_proxies::RefusedProxies;
 use strait_base::lock::lock;
 use strait_identity::IssueStats;
 use strait_xds::resource::ResourceType;
@@ -30,6 +31,8 @@ pub struct Stats {
     pub large_syncs: AtomicU64,
     /// Streams refused because of the proxy's claims.
     pub refused: AtomicU64,
+    /// The proxies of the refused streams.
+    pub refused_proxies: RefusedProxies,
     /// Streams whose resources were compared with newly generated ones.
     pub(super) audited: AtomicU64,
     /// Resources that differed between the two.

@@ -39,7 +39,7 @@ use super::pace::Pace;
 use super::shared::{ConnectionShared, ServerShared};
 use super::sync_limiter::SyncPermit;
 use super::{debug_types, node};
-use strait_base::bounded::bounded;
+use strait_base::bounded::{bounded, head};
 use strait_base::codes;
 use strait_base::hash::SecretHasher;
 use strait_base::lock::lock;
@@ -52,7 +52,7 @@ use strait_mesh::push::scope::ProxyLocation;
 use strait_mesh::push::subscription_index::Subscription;
 use strait_mesh::timeline::Receipt;
 use strait_model::dirty::{Dirty, Wildcards};
-use strait_model::{NodeError, Proxy, VirtualHostDelivery};
+use strait_model::{ClusterId, NodeError, Proxy, VirtualHostDelivery};
 use strait_proto::envoy::envoy::config::core::v3::Node;
 use strait_xds::names::hostname_of;
 use strait_xds::request::AdsRequest;
@@ -524,10 +524,16 @@ impl Stream {
     }
 
     fn admit_proxy(&self, node: &Node) -> Result<AdmittedStream, StreamEnd> {
+        let stats = &self.shared.stats;
+        let claimed = node::cluster(node);
+        let claimed = claimed.as_ref().map_or("<none>", ClusterId::as_str);
+        let claimed = head(claimed, node::ID_BYTES_MAX);
+        let name = head(&node.id, node::ID_BYTES_MAX);
         let refuse = |text: String| {
-            self.shared.stats.refused.fetch_add(1, Ordering::Relaxed);
+            stats.refused.fetch_add(1, Ordering::Relaxed);
             // It may repeat metadata of the node.
             let text = bounded(text);
+            stats.refused_proxies.refused(std::time::Instant::now(), name, claimed, &text);
             warn!(identity = %self.caller.identity(), "proxy refused: {text}");
             text
         };
@@ -569,7 +575,11 @@ impl Stream {
         let verified = admitted.verified;
         let identity = self.caller.identity();
         let account = self.shared.connections.budgets().open(identity, verified);
-        let account = account.map_err(|over| over_budget(&over))?;
+        let account = account.map_err(|over| {
+            let text = format!("{}: {over}", codes::IDENTITY_BUDGET);
+            stats.refused_proxies.refused(std::time::Instant::now(), name, claimed, &text);
+            over_budget(&over)
+        })?;
         let entry = self
             .shared
             .connections
@@ -578,6 +588,7 @@ impl Stream {
                 let text = format!("STR0504: {} already has 4 open streams", proxy.id);
                 StreamEnd::by("refused", Status::resource_exhausted(refuse(text)))
             })?;
+        stats.refused_proxies.admitted(name, claimed);
         info!(
             proxy = %proxy.id,
             cluster = %proxy.cluster,

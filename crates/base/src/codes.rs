@@ -782,6 +782,16 @@ Each replica responds for all replicas: it requests the other replicas' proxies 
 proxies. A response that lacks a replica names it (missingReplicas), and lacks the proxies that are
 connected to it. Proxies are not affected. All replicas need the same CA, because its key proves that a
 caller is a replica: without a CA (--ca none), or with different CAs, a response covers one replica only.";
+
+    /// Replicas of the control plane.
+    REPLICAS_DIFFER = "STR0812", "two replicas of the control plane have different states",
+        "See the state of each: strait check --replica NAME. Restore what one of them cannot read, or restart it with the
+settings of the others.", "\
+All replicas read the same sources and settings, and each proxy receives the state of the replica that it is
+connected to. A difference of the members, the sources, the policy or the members file that lasts for more
+than ten seconds is reported. Causes are a replica that cannot reach an API server, a file or ConfigMap that
+one replica has not read, and replicas that were started with different flags. While a new version is rolled
+out, the policy is not compared.";
 }
 
 #[cfg(test)]

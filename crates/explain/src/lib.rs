@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod findings;
 pub mod validation;
 
 mod access;

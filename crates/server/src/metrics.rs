@@ -118,7 +118,7 @@ impl Metrics {
             "ServiceEntries and WorkloadEntries with faults; the log names them.",
         )?
         .sample(&[], *self.faulty_objects.borrow())?;
-        let help = "Objects with a problem that strait check reports, by category and code.";
+        let help = "Objects with a problem that strait check reports without requests to API servers, by category and code.";
         let mut family = Family::gauge(out, "strait_problems", help)?;
         for problem in self.problems.borrow().iter() {
             let (category, code) = (problem.category, problem.code.id);

@@ -276,6 +276,7 @@ impl ServerOutputs {
             shared: admin::SharedAnswers::default(),
             browsers: Arc::new(admin::BrowserAccess::new(ports.admin_hosts, session_key)),
             replicas,
+            comparison: admin::ReplicaComparison::default(),
             state_dir: ports.state_dir,
         });
         let (watched, problems) = (Arc::clone(&sources), inputs.problems);

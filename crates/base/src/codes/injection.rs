@@ -68,6 +68,15 @@ replacement of the CA these are outdated: the API server cannot call the webhook
 as for a webhook that does not respond. caBundle must contain the roots that the config cluster publishes
 (ConfigMap istio-ca-root-cert).";
 
+    /// Registration of a webhook.
+    INJECT_ASTRAY = "STR0915", "the registration of a webhook does not lead to the control plane",
+        "Correct the object that is named. For strait-inject, apply the output of: strait cluster add CONTEXT --inject
+--inject-failure-policy fail|ignore -o yaml", "\
+The API server calls the Service or URL in the webhook configuration. If the Service does not exist, has
+another port or no ready endpoint, the API server applies failurePolicy. The path of strait-inject names the
+cluster, and possibly the network, that new pods claim: with a wrong one, their proxies are refused, or
+receive the addresses of another network. The validating webhook has the path /validate.";
+
     /// strait check --traffic --probes.
     PROBE_AWAY = "STR0913", "the probe of a cluster cannot be queried",
         "Check whether it runs: kubectl --context CONTEXT get pods -A -l app.kubernetes.io/name=strait-probe

@@ -235,7 +235,9 @@ are unreachable there. A Service without a selector or without any EndpointSlice
 A label or annotation names a network that has no gateway and that at most one cluster uses, or a network
 other than the one that the cluster's Secret defines, and the name differs in one or two letters from a
 network that exists. Endpoints with a misspelt network are unreachable from other networks, and their own
-proxies reach nothing directly. Names that differ only in digits are not compared.";
+proxies reach nothing directly. Names that differ only in digits are not compared. A label that has no effect
+because the cluster's Secret defines its network is a mistake too if there is no network with that name: new
+pods may claim it, and their proxies are refused (STR0513).";
 
     /// Rules for a host whose pods are selected by name.
     RULES_NOT_FOR_PODS = "STR0434", "rules do not apply to pods of a headless service in other networks",
@@ -244,4 +246,18 @@ and write the rules for its host.", "\
 Clients in other networks select a pod of a headless service by its name, and no rule may send the connection
 to another destination. All requests and connections to such a pod go to that pod, with the timeouts, retries
 and limits of the mesh config and of DestinationRules. The rules apply to pods in the client's own network.";
+
+    /// check: gateways.
+    SAME_GATEWAY = "STR0435", "two networks have the same gateway",
+        "Give each network its own gateway: strait network list shows the address and the source of each.", "\
+An east-west gateway only forwards to the pods of its own network. If two networks have the same gateway
+address and port, requests for services of the other network fail, or reach pods of the same service in the
+wrong network. Causes are an address that was copied into meshNetworks or a Service, and a load balancer whose
+address was reused.";
+
+    /// meshNetworks.
+    REGISTRY_UNKNOWN = "STR0436", "the mesh networks name a cluster that is not a member",
+        "Correct fromRegistry to an ID in: strait cluster list", "\
+A network of meshNetworks names its clusters by fromRegistry. An ID that no member has is ignored: no
+cluster is put into the network by it. It may be a typing error, or belong to a cluster that joins later.";
 }

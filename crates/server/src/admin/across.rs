@@ -32,12 +32,14 @@ use super::merge::{
 };
 use super::named::{ambiguous, named, of_row};
 use super::preview::QUESTION_BYTES_MAX;
+use super::replica_comparison::{self, ReplicaProblem};
 use super::sources::{Sources, SourcesState};
 use crate::replica_state;
 use crate::replicas::{OtherReplicas, Peer, PeerAnswer, PeerRequest};
 use strait_admin_api::{Replica, ReplicaName, ReplicaState, Replicas};
 use strait_ads::replicas::ReplicaConnection;
 use strait_base::bounded::head;
+use strait_base::codes;
 use strait_kube_client::percent_encode;
 
 /// Header that names the replicas that did not respond.
@@ -141,7 +143,7 @@ struct AnswerOfAll {
 
 /// The responses of other replicas, and the replicas that did not respond.
 #[derive(Default)]
-struct PeerAnswers {
+pub(super) struct PeerAnswers {
     answers: Vec<(Peer, PeerAnswer)>,
     missing: Vec<MissingReplica>,
 }
@@ -175,7 +177,8 @@ impl AnswerOfAll {
                 let nothing = std::future::ready(());
                 let ((), mut gathered) = gather(&replicas, others.clone(), ping, nothing).await;
                 gathered.require_success();
-                Ok(list(&replicas, &others, &gathered))
+                let problems = self.sources.comparison.problems();
+                Ok(list(&replicas, &others, &gathered, &problems))
             }
             MergeRule::Local => Ok(self.next.run(incoming.request).await),
             _ if others.is_empty() || is_stream => Ok(self.next.run(incoming.request).await),
@@ -335,7 +338,7 @@ async fn forward(replicas: &OtherReplicas, peer: &Peer, request: PeerRequest) ->
 
 /// Sends a request to other replicas while `local` runs, and waits for their responses for at most
 /// [`PATIENCE`] after it.
-async fn gather<T>(
+pub(super) async fn gather<T>(
     replicas: &Arc<OtherReplicas>,
     others: Vec<Peer>,
     request: PeerRequest,
@@ -384,6 +387,20 @@ async fn gather<T>(
 }
 
 impl PeerAnswers {
+    /// Returns the replicas that did not respond, and why.
+    pub(super) fn missing(&self) -> impl Iterator<Item = (String, String)> {
+        self.missing.iter().map(|MissingReplica { peer, reason }| {
+            let name = peer.label().to_owned();
+            (name, format!("responses lack it ({}): {reason}", peer.address))
+        })
+    }
+
+    /// Returns the names and the bodies of the successful responses.
+    pub(super) fn successes(&self) -> impl Iterator<Item = (&str, &Bytes)> {
+        let answers = self.answers.iter().filter(|(_, answer)| answer.status == StatusCode::OK);
+        answers.map(|(_, answer)| (&*answer.replica, &answer.body))
+    }
+
     /// Moves the responses with any other status to the missing ones, with the reason that the
     /// replica gave.
     fn require(&mut self, is_complete: impl Fn(StatusCode) -> bool) {
@@ -466,7 +483,12 @@ fn unknown_replica(replicas: &OtherReplicas, others: &[Peer], name: &str) -> Adm
 }
 
 /// Returns all replicas, and whether each responds.
-fn list(replicas: &OtherReplicas, others: &[Peer], gathered: &PeerAnswers) -> Response {
+fn list(
+    replicas: &OtherReplicas,
+    others: &[Peer],
+    gathered: &PeerAnswers,
+    problems: &[ReplicaProblem],
+) -> Response {
     let own = replicas.name().to_owned();
     let mut rows = vec![Replica { name: own, state: ReplicaState::Own, ..Replica::default() }];
     // A name may have become known with the last response.
@@ -474,11 +496,15 @@ fn list(replicas: &OtherReplicas, others: &[Peer], gathered: &PeerAnswers) -> Re
     for peer in others.iter().filter(|peer| !replicas.is_this_process(peer)) {
         let missing = gathered.missing.iter().find(|one| one.peer.address == peer.address);
         let name = known.iter().find(|one| one.address == peer.address).unwrap_or(peer).label();
+        let of_replica = problems
+            .iter()
+            .filter(|problem| problem.replica == name && *problem.code == codes::REPLICAS_DIFFER);
         rows.push(Replica {
             name: name.to_owned(),
             address: Some(peer.address.clone()),
             state: missing.map_or(ReplicaState::Answers, |_| ReplicaState::Missing),
             reason: missing.map(|one| one.reason.clone()),
+            differences: of_replica.map(ReplicaProblem::row).collect(),
         });
     }
     let answer =
@@ -535,6 +561,7 @@ pub(super) async fn serve(
     let router = debug
         .route(STREAMS, get(streams))
         .route(replica_state::PATH, get(state))
+        .route(replica_comparison::PATH, get(replica_comparison::show))
         .with_state(Arc::clone(&sources));
     while let Some(connection) = accepted.recv().await {
         let router = router.clone();

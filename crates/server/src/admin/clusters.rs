@@ -21,8 +21,12 @@ use strait_sources::registry::kube::{ImportsStatus, RootsStatus};
 
 /// Returns the status of each member cluster.
 pub(super) async fn clusters(State(sources): SourcesState) -> AdminResult {
-    let rows: Vec<_> = statuses(&sources).into_iter().map(row).collect();
-    Ok(pretty(StatusCode::OK, &rows))
+    Ok(pretty(StatusCode::OK, &rows(&sources)))
+}
+
+/// Returns the status of each member cluster in this replica.
+pub(super) fn rows(sources: &Sources) -> Vec<api::Cluster> {
+    statuses(sources).into_iter().map(row).collect()
 }
 
 /// Returns the statuses with the facts that depend on the mesh and on the connected proxies.
@@ -97,6 +101,7 @@ fn row(status: ClusterStatus) -> api::Cluster {
         invalid_exports: invalid_exports(&status.imports.invalid_exports),
         leftover_imports: leftover_imports(&status.imports),
         roots: status.roots.map(roots),
+        replicas: Vec::new(),
     }
 }
 

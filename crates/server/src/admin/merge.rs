@@ -92,9 +92,7 @@ pub(super) fn merge(rule: MergeRule, answers: Vec<ReplicaAnswer>) -> Value {
         MergeRule::History => history(answers),
         MergeRule::Objects => rows(answers, &OBJECT_KEY, add_object),
         MergeRule::Reach => reach(answers),
-        MergeRule::Clusters => rows(answers, &["id", "secret"], |into, row| {
-            keep_greatest(into, row, "withheld");
-        }),
+        MergeRule::Clusters => clusters(answers),
         MergeRule::Summary => fold(answers, add_summary),
         MergeRule::Preview => fold(answers, add_preview),
         MergeRule::Scope => fold(answers, add_scope),
@@ -189,6 +187,31 @@ fn rows(answers: Vec<ReplicaAnswer>, key: &[&str], add: impl Fn(&mut Value, &Val
         }
     }
     Value::Array(merged)
+}
+
+/// Merges the members of all replicas. A member whose state differs between the replicas, or that
+/// a replica does not have, names the state in each of them.
+fn clusters(answers: Vec<ReplicaAnswer>) -> Value {
+    let key = |row: &Value| (row["id"].to_string(), row["secret"].to_string());
+    let state = |row: &Value| (key(row), (row["state"].clone(), row["reason"].clone()));
+    let by_replica = |answer: &ReplicaAnswer| {
+        let states = answer.value.as_array().into_iter().flatten().map(state);
+        (answer.replica.clone(), states.collect::<BTreeMap<_, _>>())
+    };
+    let replicas: Vec<_> = answers.iter().map(by_replica).collect();
+    let mut merged =
+        rows(answers, &["id", "secret"], |into, row| keep_greatest(into, row, "withheld"));
+    for row in merged.as_array_mut().into_iter().flatten() {
+        let states = replicas.iter().map(|(replica, states)| {
+            let (state, reason) = states.get(&key(row)).cloned().unwrap_or_default();
+            json!({ "replica": replica, "state": state, "reason": reason })
+        });
+        let states: Vec<_> = states.collect();
+        if states.iter().any(|one| one["state"] != row["state"]) {
+            row["replicas"] = Value::Array(states);
+        }
+    }
+    merged
 }
 
 /// Adds the following responses to the first one.
@@ -422,6 +445,7 @@ fn history(answers: Vec<ReplicaAnswer>) -> Value {
 }
 
 fn add_summary(into: &mut Value, from: Value) {
+    append(into, &from, "problems");
     let counts = ["connected", "refusing", "waiting"];
     let mut from = from["proxies"].clone();
     let own = &mut into["proxies"];

@@ -9,6 +9,7 @@ mod accounts;
 mod across;
 mod announcements;
 mod clusters;
+mod connection_problems;
 mod events;
 mod explained_import;
 mod failure;
@@ -25,6 +26,7 @@ mod preview;
 mod probe;
 mod problems;
 mod proxy_view;
+mod replica_comparison;
 mod rollout;
 mod same_ranges;
 mod session;
@@ -68,6 +70,7 @@ pub use self::port::ConnectionLimiter;
 use self::port::{Workers, aside};
 pub use self::problems::follow as follow_problems;
 use self::proxy_view::{view_of, withheld};
+pub use self::replica_comparison::ReplicaComparison;
 pub use self::shared::SharedAnswers;
 pub use self::sources::{Lately, Readiness, Sources};
 use self::sources::{SourcesState, connected, current, served_to};
@@ -547,6 +550,7 @@ async fn mesh(State(sources): SourcesState) -> AdminResult {
         problem: (!texts.is_empty()).then(|| texts.join(" ")),
         problems: views::mesh_problems(&problems),
         settings: settings.map(|(name, value)| (name.clone(), value.clone())).collect(),
+        unknown_registries: views::unknown_registries(&context),
     };
     // As a JSON value, so that the settings and the other fields are sorted together.
     Ok(pretty(StatusCode::OK, &json!(mesh)))
@@ -653,7 +657,7 @@ async fn push(State(sources): SourcesState) -> AdminResult {
         endpoints_wait_max_milliseconds: 50,
         definitions_wait_max_milliseconds: 100,
         descriptors: descriptors(&sources.descriptors),
-        connection_problems: connection_problems(&sources),
+        connection_problems: connection_problems::rows(&sources),
         roots: root_lives(&sources.metrics.identity.borrow()),
         admin_connections: api::AdminConnections {
             open: sources.admin_connections.open(),
@@ -673,12 +677,6 @@ async fn push(State(sources): SourcesState) -> AdminResult {
         identities: identities.collect(),
     };
     Ok(pretty(StatusCode::OK, &answer))
-}
-
-/// Returns the problems of the proxies' connections.
-fn connection_problems(sources: &Sources) -> Vec<api::Problem> {
-    let problems = sources.stream_monitor.problems().into_iter();
-    problems.map(|one| api::Problem { code: one.code.id.to_owned(), text: one.text }).collect()
 }
 
 /// Returns the roots of the CA and how close their expiry is.

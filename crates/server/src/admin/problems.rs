@@ -1,8 +1,9 @@
 //! The problems that last, as `strait check` reports them, for the metric `strait_problems` and for
 //! Kubernetes events.
 //!
-//! Contains the problems that no state, counter or expiry of another metric shows. Recomputed at an
-//! interval, from the state that the responses of the admin API show.
+//! Contains the problems that no state of a member shows. Recomputed at an interval, from the state
+//! that the responses of the admin API show. Findings that require access to other API servers
+//! (categories secrets, trust, injection and access) exist in `strait check` only.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,15 +12,19 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use super::proxy_view::withheld;
 use super::sources::Sources;
-use super::{other_sources, views};
+use super::{
+    clusters, connection_problems, descriptors, other_sources, replica_comparison, root_lives,
+    views,
+};
 use crate::judged_statuses::{JudgedLast, NextLook};
 use strait_admin_api::{ObjectStatus, SourceKind, SourceState};
 use strait_ads::connections::ProxyStanding;
 use strait_base::codes::{self, Code};
 use strait_base::latest::publish_change;
-use strait_explain::{ConfigQuery, ConfigView, code_of_warning, is_problem, is_withheld_by_fault};
+use strait_explain::{
+    ConfigQuery, ConfigView, code_of_warning, findings, is_problem, is_withheld_by_fault,
+};
 use strait_sources::clusters::events::LastingProblem;
 use strait_sources::clusters::status::ClusterState;
 
@@ -34,6 +39,7 @@ pub async fn follow(sources: Arc<Sources>, problems: watch::Sender<Arc<Vec<Lasti
     let mut objects = ObjectProblems::default();
     loop {
         sleep(PACE).await;
+        replica_comparison::compare(&sources).await;
         let began = Instant::now();
         let (inputs, mut known) = (Arc::clone(&sources), std::mem::take(&mut objects));
         // Runs aside, because many objects and endpoints take long.
@@ -115,7 +121,7 @@ fn all(sources: &Sources, objects: &ObjectProblems) -> Vec<LastingProblem> {
         found.add("mesh", &codes::MESH_INCOMPLETE, "mesh", &text);
     }
     of_members(sources, &mut found);
-    of_networks(sources, &mut found);
+    of_rows(sources, &mut found);
     for problem in sources.mesh_problems.borrow().iter() {
         let code = codes::find(problem.code).unwrap_or(&codes::MESH_CONFIG);
         found.add("mesh", code, "meshConfig", &problem.text);
@@ -140,8 +146,12 @@ fn all(sources: &Sources, objects: &ObjectProblems) -> Vec<LastingProblem> {
             found.add("proxies", &codes::NACK, &format!("proxy/{}", stream.proxy().id), &text);
         }
     }
-    for problem in sources.stream_monitor.problems() {
+    for problem in connection_problems::current(sources) {
         found.add("proxies", problem.code, "proxies", &problem.text);
+    }
+    for problem in sources.comparison.problems() {
+        let object = format!("replica/{}", problem.replica);
+        found.add("process", problem.code, &object, &problem.text);
     }
     found.0.into_values().collect()
 }
@@ -163,28 +173,44 @@ fn of_members(sources: &Sources, found: &mut ProblemTable) {
     }
 }
 
-/// Adds withheld endpoints, and addresses that two clusters have.
-fn of_networks(sources: &Sources, found: &mut ProblemTable) {
-    for (cluster, counts) in withheld(sources) {
-        for (code, count) in counts {
+/// Adds the findings about networks, members and this process that `strait check` computes from the
+/// same rows, withheld endpoints, and addresses that two clusters have.
+fn of_rows(sources: &Sources, found: &mut ProblemTable) {
+    let rows = clusters::rows(sources);
+    // Before readiness, a missing gateway may belong to a cluster that has not synced.
+    let context = sources.context.borrow().clone();
+    let networks = context.filter(|_| sources.readiness.borrow().ready);
+    let networks = networks.map(|context| views::networks(&context)).unwrap_or_default();
+    let mut findings = findings::of_networks(&networks, &rows);
+    for row in &rows {
+        findings.extend(findings::of_member(row));
+        findings.extend(findings::of_claims(row, &networks));
+    }
+    findings.extend(findings::of_process(&descriptors(&sources.descriptors), "process"));
+    let identity = sources.metrics.identity.borrow().clone();
+    findings.extend(root_lives(&identity).iter().filter_map(findings::of_root));
+    findings.extend(findings::of_certificates(&views::certificates(&identity)));
+    for finding in findings.iter().filter(|finding| finding.is_problem) {
+        found.add(finding.category, finding.code, &finding.object, &finding.fact);
+    }
+    for row in &rows {
+        let object = format!("cluster/{}", row.id);
+        for (code, count) in &row.withheld_by {
             let code = codes::find(code).filter(|code| is_withheld_by_fault(code));
             if let Some(code) = code.filter(|code| *code != &codes::SAME_ADDRESS) {
                 let text = format!(
                     "{count} endpoints are withheld from proxies of other networks: {}",
                     code.title
                 );
-                found.add("networks", code, &format!("cluster/{cluster}"), &text);
+                found.add("networks", code, &object, &text);
             }
         }
-    }
-    let Some(context) = sources.context.borrow().clone() else { return };
-    for (cluster, shared) in views::same_addresses(&context) {
-        for same in shared.iter().filter(|same| same.holder != *cluster) {
+        for same in row.same_addresses.iter().filter(|same| same.holder != row.id) {
             let text = format!(
                 "{} pods have the same address as pods of cluster {} in the same network",
                 same.addresses, same.holder
             );
-            found.add("networks", &codes::SAME_ADDRESS, &format!("cluster/{cluster}"), &text);
+            found.add("networks", &codes::SAME_ADDRESS, &object, &text);
         }
     }
 }

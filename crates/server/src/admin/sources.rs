@@ -14,6 +14,7 @@ use super::merge::select;
 use super::named::{ambiguous, of_stream};
 use super::page::BrowserAccess;
 use super::port::ConnectionLimiter;
+use super::replica_comparison::ReplicaComparison;
 use super::shared::SharedAnswers;
 use super::tally::WithheldTally;
 use super::token::Token;
@@ -133,6 +134,8 @@ pub struct Sources {
     pub browsers: Arc<BrowserAccess>,
     /// The other replicas.
     pub replicas: Arc<OtherReplicas>,
+    /// Problems of the other replicas, and differences from them.
+    pub comparison: ReplicaComparison,
     /// The state directory, if there is one.
     pub state_dir: Option<PathBuf>,
 }

@@ -9,8 +9,9 @@ use axum::http::StatusCode;
 
 use super::failure::{AdminResult, pretty};
 use super::merge::REFUSALS_MAX;
+use super::replica_comparison::ReplicaProblem;
 use super::sources::{Sources, SourcesState, current};
-use super::{hold, other_sources, rollout, views};
+use super::{connection_problems, hold, other_sources, rollout, views};
 use strait_admin_api as api;
 use strait_ads::connections::{OpenStream, ProxyStanding};
 use strait_explain::ConfigReports;
@@ -33,6 +34,7 @@ pub(super) async fn summary(State(sources): SourcesState) -> AdminResult {
             hold_lost: hold.lost.as_deref().map(str::to_owned),
             problems: views::mesh_problems(&sources.mesh_problems.borrow()),
         },
+        problems: problems(&sources),
         policy: api::PolicyInShort { problem: sources.policy.problem.borrow().clone() },
         sources: other_sources::in_short(&sources.source_statuses),
         certificates: views::certificates(&identity),
@@ -41,6 +43,13 @@ pub(super) async fn summary(State(sources): SourcesState) -> AdminResult {
         missing_replicas: Vec::new(),
     };
     Ok(pretty(StatusCode::OK, &answer))
+}
+
+/// Returns the problems of the proxies' connections, and those of the other replicas.
+fn problems(sources: &Sources) -> Vec<api::Problem> {
+    let mut found = connection_problems::rows(sources);
+    found.extend(sources.comparison.problems().iter().map(ReplicaProblem::row));
+    found
 }
 
 fn proxies(sources: &Sources) -> api::ProxyNumbers {

@@ -234,6 +234,22 @@ pub(super) fn mesh_problems(problems: &[SourceProblem]) -> Vec<api::Problem> {
     problems.iter().map(problem).collect()
 }
 
+/// Returns the clusters that mesh networks name and that are not members.
+pub(super) fn unknown_registries(context: &PushContext) -> Vec<api::UnknownCluster> {
+    let aliases = &context.settings.cluster_aliases;
+    let is_unknown =
+        |cluster: &ClusterId| !context.clusters.contains(cluster) && !aliases.contains_key(cluster);
+    let named = context.mesh_networks.iter().flat_map(|(network, config)| {
+        config.registries.iter().map(move |cluster| (network, cluster))
+    });
+    let unknown = named.filter(|(_, cluster)| is_unknown(cluster));
+    let row = |(network, cluster): (&NetworkId, &ClusterId)| api::UnknownCluster {
+        cluster: cluster.to_string(),
+        rule: format!("meshNetworks {network}: fromRegistry"),
+    };
+    unknown.map(row).collect()
+}
+
 /// Returns the serving certificate, the CA, and why a newer certificate is not active.
 pub(super) fn certificates(identity: &ServerIdentity) -> api::CertificateStatus {
     let authority = identity.authority.as_ref();

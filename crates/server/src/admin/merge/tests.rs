@@ -310,6 +310,26 @@ fn cluster_withholds_what_any_replica_withholds() {
 }
 
 #[test]
+fn member_with_another_state_in_one_replica_names_both_states() {
+    let row = |id: &str, state: &str| json!({ "id": id, "secret": null, "state": state });
+    let answers = answers(&[
+        ("a", json!([row("c1", "live"), row("c2", "live")])),
+        (
+            "b",
+            json!([row("c1", "live"), { "id": "c2", "secret": null, "state": "stale", "reason": "STR0301: refused" }, row("c3", "live")]),
+        ),
+    ]);
+    let merged = merge(MergeRule::Clusters, answers);
+    assert!(merged[0].get("replicas").is_none(), "{merged}");
+    let c2 = json!([
+        { "replica": "a", "state": "live", "reason": null },
+        { "replica": "b", "state": "stale", "reason": "STR0301: refused" },
+    ]);
+    assert_eq!(merged[1]["replicas"], c2);
+    assert_eq!(merged[2]["replicas"][0]["state"], Value::Null, "a does not have c3");
+}
+
+#[test]
 fn each_path_has_a_rule() {
     let of = |method: Method, path: &str, query: &[(&str, &'static str)]| {
         MergeRule::of(&method, path, |name| {

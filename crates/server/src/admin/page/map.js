@@ -308,7 +308,10 @@ function settings(summary, rollout) {
   const objects = summary.objects?.first ?? [];
   /** @type {any[]} */
   const sources = summary.sources ?? [];
+  /** @type {any[]} */
+  const others = summary.problems ?? [];
   return [
+    ...others.map((one) => ({ rank: 6, look: bad, title: one.code.startsWith("STR08") ? "Replicas" : "Proxies", href: null, text: `${one.code}: ${one.text}` })),
     ...problems.map((/** @type {any} */ one) => ({ rank: 6, look: bad, title: "Mesh config", href: null, text: `${one.code}: ${one.text}` })),
     ...(holdLost ? [{ rank: 6, look: bad, title: "Configuration", href: null, text: `STR1071: ${holdLost}` }] : []),
     ...(held ? [heldTrouble(held)] : []),
