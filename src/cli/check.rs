@@ -4,9 +4,9 @@
 //! findings depend only on these responses. [`problems`] is the one function that decides: `strait
 //! status` shows the same findings.
 
-mod certificates;
 mod config;
 mod finding;
+mod hub;
 mod imports;
 mod injection;
 mod inputs;
@@ -14,7 +14,7 @@ mod junit;
 mod matrix;
 mod member_policies;
 mod member_sources;
-mod networks;
+mod members;
 mod objects;
 mod probes;
 mod process;
@@ -26,12 +26,9 @@ mod sharing;
 mod traffic;
 mod visibility;
 
-use std::time::Duration;
-
 use clap::Args;
 use serde_json::Value;
 
-use self::certificates::{of_certificates, of_root};
 use self::finding::{note, problem};
 pub(super) use self::inputs::CheckInputs;
 use self::process::{of_process, of_replica, of_streams};
@@ -44,10 +41,10 @@ use super::output::{
 };
 use super::{hold, proxy, rollout};
 use strait_admin_api::{
-    Cluster, ClusterRoots, ClusterState, HoldStatus, Mesh, Problem, Rollout, Source, SourceState,
+    Cluster, ClusterState, HoldStatus, Mesh, Problem, Rollout, Source, SourceState,
 };
 use strait_base::codes::{self, Code};
-use strait_explain::{code_of_warning, is_withheld_by_fault};
+use strait_explain::{code_of_warning, findings, is_withheld_by_fault};
 use strait_kube_client::Loopback;
 use strait_sources::clusters::kubeconfig;
 
@@ -143,7 +140,7 @@ pub(crate) async fn run(args: &CheckArgs) -> CommandResult {
         let mut found = problems(&answers);
         let mut unread = None;
         if of_hub {
-            match hub_findings(&hub, is_required).await {
+            match hub::findings(&hub, is_required, &answers.clusters).await {
                 Ok(more) => found.extend(more),
                 Err(failure) if is_required => return Err(failure),
                 Err(failure) => unread = Some(failure.message().to_owned()),
@@ -171,30 +168,6 @@ pub(crate) async fn run(args: &CheckArgs) -> CommandResult {
         eprint_line!("Not checked: {all}, because the config cluster can't be read: {fact}");
     }
     Ok(exit)
-}
-
-/// Maximum time to read the config cluster if its findings are optional.
-const HUB_WAIT: Duration = Duration::from_secs(15);
-
-/// Returns the findings that require requests to the config cluster.
-async fn hub_findings(hub: &api::Hub, is_required: bool) -> Result<Vec<Value>, CommandFailure> {
-    let namespace = &hub.namespace;
-    let read = async {
-        let hub = hub.open().await?;
-        let path = format!("/api/v1/namespaces/{namespace}/secrets");
-        let all = hub.get(&path).await?.unwrap_or_default();
-        let mut found = strays(&all);
-        found.extend(roots::differences(&roots::gather(&hub, namespace).await?));
-        found.extend(member_policies::gather(&hub, namespace).await?);
-        let (webhooks, published) = injection::gather(&hub, namespace).await?;
-        found.extend(injection::findings(&webhooks, published.as_deref()));
-        Ok(found)
-    };
-    if is_required {
-        return read.await;
-    }
-    let late = |_| CommandFailure::failed("it does not respond");
-    tokio::time::timeout(HUB_WAIT, read).await.map_err(late)?
 }
 
 /// Renders the findings, and a summary of each category.
@@ -286,31 +259,6 @@ fn looked(answers: &CheckInputs, category: &str) -> Option<String> {
     }
 }
 
-/// Returns the findings about the root certificates that a cluster's workloads receive.
-fn of_roots(roots: &ClusterRoots, object: &str) -> Vec<Value> {
-    let ClusterRoots { namespaces, current, foreign, foreign_first, beside, denied, .. } = roots;
-    let mut found = Vec::new();
-    if let Some(denied) = denied {
-        let lack = namespaces.saturating_sub(*current);
-        let fact = format!(
-            "the root certificates can't be written into its namespaces ({lack} of {namespaces} are not confirmed to have them): {denied}"
-        );
-        found.push(note("clusters", &codes::ROOTS_DENIED, object.to_owned(), fact));
-    }
-    if *foreign > 0 {
-        let mut first: Vec<String> = foreign_first.iter().map(text).collect();
-        if first.len() < *foreign {
-            first.push("…".to_owned());
-        }
-        let fact = format!(
-            "{foreign} of its {namespaces} namespaces contain root certificates of another writer, and not ours ({}); {beside} namespaces contain both",
-            first.join(", "),
-        );
-        found.push(problem("clusters", &codes::ROOTS_FOREIGN, object.to_owned(), fact));
-    }
-    found
-}
-
 /// Returns the finding about a held configuration.
 fn held(hold: &HoldStatus) -> Option<Value> {
     if let Some(fact) = &hold.lost {
@@ -376,9 +324,8 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
         } else if state == "live" && !reason.is_empty() || state == "draining" && is_coded {
             found.push(note("clusters", code_of(state, reason), object.clone(), reason));
         }
-        found.extend(member_sources::credential_ends(row, &object));
-        found.extend(row.roots.iter().flat_map(|roots| of_roots(roots, &object)));
-        found.extend(networks::of_claims(row, &object));
+        found.extend(findings::of_member(row).iter().map(finding::row));
+        found.extend(findings::of_claims(row, &answers.networks).iter().map(finding::row));
         for same in yielded(row) {
             let fact = same_addresses(same);
             found.push(problem("networks", &codes::SAME_ADDRESS, object.clone(), fact));
@@ -399,7 +346,8 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
         }
     }
     found.extend(of_sources(&answers.sources));
-    found.extend(networks::of_networks(&answers.networks, &answers.clusters));
+    let of_networks = findings::of_networks(&answers.networks, &answers.clusters);
+    found.extend(of_networks.iter().map(finding::row));
     for row in &answers.services {
         for conflict in &row.conflicts {
             let field = text(&conflict.field);
@@ -424,6 +372,11 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
     for fault in &answers.mesh.default_providers_without_effect {
         let object = format!("meshConfig/{}", text(&fault.path));
         found.push(note("mesh", &codes::MESH_DEFAULT_PROVIDER, object, text(&fault.text)));
+    }
+    for row in &answers.mesh.unknown_registries {
+        let fact = format!("{} names it, but it is not a member", text(&row.rule));
+        let object = format!("cluster/{}", text(&row.cluster));
+        found.push(note("networks", &codes::REGISTRY_UNKNOWN, object, fact));
     }
     found.extend(held(&answers.hold));
     found.extend(rollout_finding(&answers.rollout));
@@ -453,8 +406,10 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
     found.extend(of_process(&answers.push, "process"));
     found.extend(of_streams(&answers.push, "proxies"));
     found.extend(answers.other_processes.iter().flat_map(|(name, push)| of_replica(name, push)));
-    found.extend(answers.push.roots.iter().filter_map(of_root));
-    found.extend(of_certificates(&answers.certificates));
+    found.extend(
+        answers.push.roots.iter().filter_map(findings::of_root).map(|one| finding::row(&one)),
+    );
+    found.extend(findings::of_certificates(&answers.certificates).iter().map(finding::row));
     found.extend(replicas::findings(&answers.replicas));
     found
 }
@@ -607,6 +562,7 @@ mod tests {
             certificates: CertificateStatus::default(),
             mesh: typed(json!({ "problems": [{ "code": "STR0410", "text": "line 3" }],
                           "fieldsWithoutEffect": ["h2UpgradePolicy"],
+                          "unknownRegistries": [{ "cluster": "c22", "rule": "meshNetworks n2: fromRegistry" }],
                           "defaultProvidersWithoutEffect": [{ "path": "defaultProviders.tracing[0]", "text": "none" }] })),
             policy: typed(
                 json!({ "members": { "problem": "sources[0].ids: is empty", "sources": ["source capi: 403"], "unused": ["proxies"] },
@@ -643,7 +599,7 @@ mod tests {
                 "STR0301 cluster/a",
                 "STR0203 cluster/b",
                 "STR0211 cluster/c",
-                "~STR0412 cluster/c",
+                "STR0433 cluster/c",
                 "STR0414 cluster/c",
                 "STR0606 cluster/d",
                 "STR0303 cluster/e",
@@ -673,6 +629,7 @@ mod tests {
                 "STR0410 meshConfig",
                 "~STR0111 meshConfig/h2UpgradePolicy",
                 "~STR0112 meshConfig/defaultProviders.tracing[0]",
+                "~STR0436 cluster/c22",
                 "~STR1070 configuration",
                 "~STR1090 configuration",
                 "STR0601 policy",
@@ -713,7 +670,7 @@ mod tests {
         assert_eq!(held(json!({ "limit": null, "open": 9000 })), 0);
         let expiries = ["fine", "fifth", "month", "week", "ended"].map(|stage| {
             let root = json!({ "subject": "CN=a", "ends": "2027-01-01T00:00:00Z", "stage": stage });
-            of_root(&typed(root)).map(|row| text(&row["severity"]))
+            findings::of_root(&typed(root)).map(|one| text(&finding::row(&one)["severity"]))
         });
         assert_eq!(
             expiries.map(Option::unwrap_or_default),

@@ -417,12 +417,22 @@ async fn replicas_use_few_connections_to_the_config_cluster() {
 
 /// Starts a replica without a config cluster, which knows the others by `--peers`.
 pub(crate) async fn start_peer(setup: &Setup, name: &str, port: u16, peers: &[u16]) -> Server {
+    start_ready(setup, peer_arguments(setup, name, port, peers)).await
+}
+
+/// Returns the command line of a replica that knows the others by `--peers`.
+pub(crate) fn peer_arguments(setup: &Setup, name: &str, port: u16, peers: &[u16]) -> Vec<String> {
     let mut arguments = setup.arguments_on(&setup.path(name));
     let at = arguments.iter().position(|one| one == "--xds-address").expect("it is given");
     arguments[at + 1] = format!("127.0.0.1:{port}");
     arguments.extend(["--replica-name".into(), name.into()]);
     let peers = peers.iter().map(|port| format!("127.0.0.1:{port}"));
     arguments.extend(peers.flat_map(|peer| ["--peers".to_owned(), peer]));
+    arguments
+}
+
+/// Starts a server with this command line, and waits until it is ready.
+pub(crate) async fn start_ready(setup: &Setup, arguments: Vec<String>) -> Server {
     let server = setup.start_as(arguments).await;
     server.ready().await;
     server

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
+use std::path::Path;
 use std::process::Output;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -16,7 +17,7 @@ use super::mesh::{
     Member, Proxy, SHOP, SOON, SYSTEM, Server, Setup, endpoints_until, free_port, holds, renamed,
     replace, text, wait_until,
 };
-use super::replicas::start_peer;
+use super::replicas::{peer_arguments, start_peer, start_ready};
 use strait_identity::AuthorityPem;
 use strait_sim::objects::{self, Endpoint, NETWORK_LABEL, Port};
 use strait_sim::{Certificate, Fault, Options as SimOptions};
@@ -57,6 +58,8 @@ struct World {
     server: Server,
     /// The replica that commands ask. Outages of a restart have none.
     queried: Option<Server>,
+    /// The ports of both replicas.
+    ports: [u16; 2],
     clients: Vec<XdsClient>,
     /// A member that joins later.
     more: Option<Member>,
@@ -93,7 +96,8 @@ impl World {
         let setup = Setup::new();
         let policy = setup.path("policy.yaml");
         replace(&policy, "apiVersion: strait.dev/v1\nkind: Policy\n");
-        let setup = setup.with(&["--policy", &policy.display().to_string()]);
+        let policy = policy.display().to_string();
+        let setup = setup.with(&["--policy", &policy, "--cluster-removal-grace", "1s"]);
         setup.join(&[&east, &west]);
         let [own, other] = [free_port(), free_port()];
         let server = start_peer(&setup, "state", own, &[other]).await;
@@ -106,6 +110,7 @@ impl World {
             west,
             server,
             queried: Some(queried),
+            ports: [own, other],
             clients: vec![client],
             more: None,
         }
@@ -140,6 +145,39 @@ impl World {
                 let unused =
                     std::mem::replace(&mut self.server, self.setup.start_as(arguments).await);
                 unused.shut_down().await;
+            }
+            "proxiesRefused" => {
+                let stranger = Proxy::sidecar("nowhere");
+                self.refuse(&stranger).await;
+            }
+            "memberLabelRemoved" => {
+                let proxy = Proxy { ip: "10.99.0.4".into(), ..Proxy::sidecar("west") };
+                self.clients.push(self.server.connect(&self.setup, &proxy).await);
+                let mut secret = self.west.secret();
+                secret["metadata"]["labels"] = json!({});
+                self.setup.put("west", &secret);
+            }
+            "replicaWithOtherPolicy" => {
+                let policy = self.setup.path("other-policy.yaml");
+                let text =
+                    "apiVersion: strait.dev/v1\nkind: Policy\nclusters: {west: {mode: drain}}\n";
+                replace(&policy, text);
+                self.restart_with("--policy", &policy).await;
+            }
+            "replicaWithBrokenFile" => {
+                let directory = self.setup.path("other-config");
+                std::fs::create_dir(&directory).expect("a directory");
+                for file in std::fs::read_dir(self.setup.path("config")).expect("readable") {
+                    let file = file.expect("a file");
+                    std::fs::copy(file.path(), directory.join(file.file_name())).expect("copied");
+                }
+                std::fs::write(directory.join("broken.json"), "{").expect("written");
+                self.restart_with("--config-dir", &directory).await;
+            }
+            "replicaWithoutMembers" => {
+                let directory = self.setup.path("other-config");
+                std::fs::create_dir(&directory).expect("a directory");
+                self.restart_with("--config-dir", &directory).await;
             }
             "rightMissing" => {
                 let resource = "endpointslices".to_owned();
@@ -322,6 +360,56 @@ impl World {
         self.setup.put("north", &strait_sim::member_secret(SYSTEM, id, kubeconfig));
     }
 
+    /// Returns the problems of `strait check` that the metric `strait_problems` of no replica
+    /// contains.
+    async fn codes_without_metric(&self, queried: &Server) -> Vec<String> {
+        let mut metrics = queried.admin.text("/metrics").await.1;
+        metrics += &self.server.admin.text("/metrics").await.1;
+        let output = queried.strait(&["check", "-o", "json"]).await;
+        let found: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        let problems = found.as_array().into_iter().flatten();
+        let problems = problems.filter(|row| row["severity"] == "problem");
+        let codes = problems.filter_map(|row| {
+            let (category, code) = (row["category"].as_str()?, row["code"].as_str()?);
+            (!OTHER_METRICS.contains(&category)).then(|| code.to_owned())
+        });
+        let has_series = |code: &String| {
+            let label = format!("code=\"{code}\"");
+            let mut lines = metrics.lines();
+            lines.any(|line| line.starts_with("strait_problems{") && line.contains(&label))
+        };
+        codes.filter(|code| !has_series(code)).collect()
+    }
+
+    /// Connects a proxy until it has been refused for longer than a refusal of a new pod lasts.
+    async fn refuse(&mut self, proxy: &Proxy) {
+        let began = Instant::now();
+        wait_until(SOON, async || {
+            let client = self.server.open(&self.setup, proxy, ClientOptions::default()).await;
+            if let Ok(client) = client {
+                wait_until(SOON, async || {
+                    holds(client.held().ended.is_some(), "the proxy is not refused")
+                })
+                .await;
+            }
+            holds(began.elapsed() > Duration::from_secs(6), "not refused for long enough")
+        })
+        .await;
+    }
+
+    /// Restarts the replica that commands do not ask with another value of a flag.
+    async fn restart_with(&mut self, flag: &str, value: &Path) {
+        self.clients.clear();
+        let [own, other] = self.ports;
+        let mut arguments = peer_arguments(&self.setup, "state", own, &[other]);
+        let at = arguments.iter().position(|one| one == flag).expect("it is given");
+        arguments[at + 1] = value.display().to_string();
+        let running = std::mem::replace(&mut self.server, Setup::new().start().await);
+        running.shut_down().await;
+        let unused = std::mem::replace(&mut self.server, start_ready(&self.setup, arguments).await);
+        unused.shut_down().await;
+    }
+
     /// Stops the other replica, and replaces the running server by that of an unused setup, because
     /// two servers cannot use one directory.
     async fn stop(&mut self) {
@@ -374,6 +462,11 @@ impl World {
             holds(is_met(&row.status, &output), (outage, "status", text(&output)))
         })
         .await;
+        wait_until(SOON, async || {
+            let lacking = self.codes_without_metric(queried).await;
+            holds(lacking.is_empty(), (outage, "strait_problems lacks", lacking))
+        })
+        .await;
         let Some(expected) = &row.explain else { return };
         wait_until(SOON, async || {
             let output = queried.strait(&["explain", "client.shop", "web.shop"]).await;
@@ -382,6 +475,9 @@ impl World {
         .await;
     }
 }
+
+/// Categories whose problems are in other metrics, or require requests to API servers.
+const OTHER_METRICS: [&str; 5] = ["clusters", "secrets", "trust", "injection", "access"];
 
 fn is_met(expected: &Verdict, output: &Output) -> bool {
     let printed = text(output);

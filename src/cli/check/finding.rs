@@ -2,7 +2,16 @@
 
 use serde_json::{Value, json};
 
+use crate::cli::output::text;
 use strait_base::codes::Code;
+use strait_explain::findings::MeshFinding;
+
+/// Returns a finding that the control plane reports too.
+pub(super) fn row(finding: &MeshFinding) -> Value {
+    let MeshFinding { category, code, object, fact, is_problem } = finding;
+    let of = if *is_problem { problem } else { note };
+    of(category, code, text(object), text(fact))
+}
 
 /// Returns a finding that requires action.
 pub(super) fn problem(

@@ -5,16 +5,15 @@
 //! member that lacks the kind, denies access or does not respond is skipped: other findings report
 //! that, or it is no fault.
 
+use http::Uri;
 use serde_json::Value;
 
 use super::finding::note;
-use crate::cli::cluster::api::{ClusterApi, kubeconfigs};
-use crate::cli::failure::CommandFailure;
+use super::members::{MemberApi, read_each};
+use crate::cli::cluster::api::ClusterApi;
 use crate::cli::output::items;
 use strait_base::codes;
-use strait_kube_client::Loopback;
 use strait_model::{ISTIO_SECURITY, ISTIO_SECURITY_VERSIONS};
-use strait_sources::clusters::kubeconfig;
 
 /// The kinds, with their plural in API paths and their name for people.
 const KINDS: [(&str, &str); 3] = [
@@ -23,33 +22,27 @@ const KINDS: [(&str, &str); 3] = [
     ("requestauthentications", "RequestAuthentications"),
 ];
 
-/// Returns a note for each member and kind with policies.
-///
-/// # Errors
-/// If the Secrets cannot be read.
-pub(super) async fn gather(
-    hub: &ClusterApi,
-    namespace: &str,
-) -> Result<Vec<Value>, CommandFailure> {
-    let hub_uid = hub.uid().await.ok();
-    let mut rows = Vec::new();
-    for secret in hub.member_secrets(namespace).await? {
-        for (id, bytes) in kubeconfigs(&secret) {
-            let Ok(access) = kubeconfig::parse(&bytes, None, Loopback::Allowed) else { continue };
-            let Ok(member) = hub.with_access(&access) else { continue };
-            // Policies of the config cluster take effect, under whichever context it is named here.
-            let is_hub = access.server == *hub.server()
-                || is_same(hub_uid.as_deref(), member.uid().await.ok().as_deref());
-            if is_hub {
-                continue;
-            }
+/// Returns a note for each member and kind with policies. `hub` is the config cluster's URL and UID:
+/// its policies take effect, under whichever ID it is a member.
+pub(super) async fn gather(hub: (&Uri, Option<&str>), members: &[MemberApi]) -> Vec<Value> {
+    let (hub_server, hub_uid) = hub;
+    let counts = read_each(members, |member| async move {
+        let is_hub =
+            member.server() == hub_server || is_same(hub_uid, member.uid().await.ok().as_deref());
+        let mut counts = Vec::new();
+        if !is_hub {
             for (plural, kind) in KINDS {
-                let count = count(&member, plural).await;
-                rows.extend((count > 0).then(|| line(&id, count, kind)));
+                counts.push((kind, count(&member, plural).await));
             }
         }
+        Ok(counts)
+    });
+    let mut rows = Vec::new();
+    for (id, counts) in counts.await {
+        let found = counts.unwrap_or_default().into_iter().filter(|(_, count)| *count > 0);
+        rows.extend(found.map(|(kind, count)| line(&id, count, kind)));
     }
-    Ok(rows)
+    rows
 }
 
 /// Returns whether two cluster UIDs are equal; false if one is unknown.

@@ -1,10 +1,10 @@
-//! The findings of `strait check` about member sources and the credentials of members.
+//! The findings of `strait check` about member sources and the identities of members.
 
 use serde_json::Value;
 
 use super::finding::{note, problem};
 use crate::cli::output::text;
-use strait_admin_api::{Cluster, CredentialKind, MemberSourcesFile};
+use strait_admin_api::{Cluster, MemberSourcesFile};
 use strait_base::codes;
 
 /// Returns the findings about the operator file.
@@ -40,21 +40,6 @@ pub(super) fn shared_identities(members: &MemberSourcesFile, clusters: &[Cluster
         note("policy", &codes::SHARED_IDENTITY, format!("identity/{name}"), fact)
     };
     shared.map(finding).collect()
-}
-
-/// Returns the finding about a credential that ends soon.
-pub(super) fn credential_ends(cluster: &Cluster, object: &str) -> Option<Value> {
-    let credential = cluster.credential.as_ref().filter(|credential| credential.ends_soon)?;
-    let kind = match credential.kind {
-        CredentialKind::ClientCertificate => "client certificate",
-        _ => "token",
-    };
-    let by_itself = match credential.renews_itself {
-        true => ", and the control plane could not renew it",
-        false => "",
-    };
-    let fact = format!("its {kind} ends at {}{by_itself}", text(&credential.expires));
-    Some(problem("clusters", &codes::CREDENTIAL_ENDS, object.to_owned(), fact))
 }
 
 #[cfg(test)]

@@ -2,13 +2,11 @@
 
 use serde_json::Value;
 
-use super::finding::problem;
+use super::finding::{problem, row};
 use crate::cli::output::text;
 use strait_admin_api::{Problem, Push};
 use strait_base::codes;
-
-/// Age up to which past events are reported, in seconds.
-const RECENTLY: u64 = 600;
+use strait_explain::findings;
 
 /// Returns the problems of a control-plane process and its connections.
 pub(super) fn of_replica(name: &str, push: &Push) -> Vec<Value> {
@@ -20,27 +18,7 @@ pub(super) fn of_replica(name: &str, push: &Push) -> Vec<Value> {
 
 /// Returns the problems of a process of the control plane.
 pub(super) fn of_process(push: &Push, object: &str) -> Vec<Value> {
-    let held = &push.descriptors;
-    let Some(limit) = held.limit else { return Vec::new() };
-    let at_most = limit - limit / 10;
-    let mut found = Vec::new();
-    let mut add = |fact: String| {
-        found.push(problem("process", &codes::DESCRIPTORS, object.to_owned(), fact));
-    };
-    match held.exhausted_seconds_ago {
-        Some(ago) if ago < RECENTLY => add(format!(
-            "all {limit} file descriptors were in use when a connection arrived {ago} s ago"
-        )),
-        _ if held.open > Some(at_most) => {
-            add(format!("{} of {limit} file descriptors are in use", text(&held.open)));
-        }
-        _ if held.needed_by_members > Some(at_most) => add(format!(
-            "the members need about {} of {limit} file descriptors, which leaves none for proxies",
-            text(&held.needed_by_members)
-        )),
-        _ => {}
-    }
-    found
+    findings::of_process(&push.descriptors, object).iter().map(row).collect()
 }
 
 /// Returns the problems of connections: failing handshakes, and a fall of the number of streams.

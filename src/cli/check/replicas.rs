@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::finding::problem;
 use crate::cli::output::text;
-use strait_admin_api::{ReplicaState, Replicas};
+use strait_admin_api::{Problem, ReplicaState, Replicas};
 use strait_base::codes;
 
 /// Returns the findings about the response of `/debug/replicas`.
@@ -20,6 +20,14 @@ pub(super) fn findings(answer: &Replicas) -> Vec<Value> {
     if let (Some(reason), []) = (answer.problem.as_deref(), &*found) {
         found.push(problem("process", code, "replicas".into(), reason));
     }
+    for row in &answer.replicas {
+        let object = format!("replica/{}", text(&row.name));
+        let differ = |one: &Problem| {
+            let code = codes::find(&one.code).unwrap_or(&codes::REPLICAS_DIFFER);
+            problem("process", code, object.clone(), text(&one.text))
+        };
+        found.extend(row.differences.iter().map(differ));
+    }
     found
 }
 
@@ -31,14 +39,19 @@ mod tests {
     use crate::cli::output::tests::typed;
 
     #[test]
-    fn replica_that_does_not_answer_is_a_problem() {
+    fn replicas_that_do_not_answer_or_differ_are_problems() {
         let answer = json!({ "problem": null, "replicas": [
             { "name": "strait-a", "state": "self" },
-            { "name": "strait-b", "state": "answers", "address": "10.0.0.2:15012" },
+            { "name": "strait-b", "state": "answers", "address": "10.0.0.2:15012",
+              "differences": [{ "code": "STR0812", "text": "cluster c1 is live in strait-a, and stale in strait-b" }] },
             { "name": "strait-c", "state": "missing", "address": "10.0.0.3:15012", "reason": "refused" },
         ]});
         let found = findings(&typed(answer));
-        assert_eq!(found.len(), 1);
+        assert_eq!(found.len(), 2);
+        assert_eq!(
+            (&found[1]["code"], &found[1]["object"]),
+            (&json!("STR0812"), &json!("replica/strait-b"))
+        );
         assert_eq!(found[0]["object"], "replica/strait-c");
         assert_eq!(found[0]["fact"], "responses lack it (10.0.0.3:15012): refused");
         assert!(findings(&Replicas::default()).is_empty(), "an older control plane");

@@ -10,11 +10,9 @@ use rustls_pki_types::pem::PemObject;
 use serde_json::Value;
 
 use super::finding::{note, problem};
-use crate::cli::cluster::api::{ClusterApi, kubeconfigs};
+use super::members::{MemberApi, read_each};
 use crate::cli::failure::CommandFailure;
 use strait_base::codes;
-use strait_kube_client::Loopback;
-use strait_sources::clusters::kubeconfig;
 
 /// The root certificates that a cluster publishes.
 pub(super) struct Published {
@@ -25,28 +23,17 @@ pub(super) struct Published {
 
 /// Returns the published root certificates of the config cluster and of each member. Clusters that
 /// publish none are left out.
-///
-/// # Errors
-/// If the Secrets cannot be read.
 pub(super) async fn gather(
-    hub: &ClusterApi,
+    hub: Result<Option<String>, CommandFailure>,
+    name: &str,
+    members: &[MemberApi],
     namespace: &str,
-) -> Result<Vec<Published>, CommandFailure> {
-    let mut found = Vec::new();
-    let own = hub.published_roots(namespace).await;
-    found.extend(published(hub.context.clone(), own));
-    for secret in hub.member_secrets(namespace).await? {
-        for (id, bytes) in kubeconfigs(&secret) {
-            // The control plane reports refused kubeconfigs with their reason.
-            let Ok(access) = kubeconfig::parse(&bytes, None, Loopback::Allowed) else { continue };
-            let answer = match hub.with_access(&access) {
-                Ok(member) => member.published_roots(namespace).await,
-                Err(failure) => Err(failure),
-            };
-            found.extend(published(id, answer));
-        }
-    }
-    Ok(found)
+) -> Vec<Published> {
+    let answers =
+        read_each(members, |member| async move { member.published_roots(namespace).await });
+    let own = published(name.to_owned(), hub);
+    let of_members = answers.await.into_iter().filter_map(|(id, answer)| published(id, answer));
+    own.into_iter().chain(of_members).collect()
 }
 
 fn published(cluster: String, answer: Result<Option<String>, CommandFailure>) -> Option<Published> {

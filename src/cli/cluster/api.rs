@@ -214,6 +214,11 @@ impl ClusterApi {
         self.with_config(config)
     }
 
+    /// Returns the same access with another name in messages.
+    pub(crate) fn named(self, name: &str) -> Self {
+        Self { context: name.to_owned(), ..self }
+    }
+
     fn with_config(&self, config: Config) -> Result<Self, CommandFailure> {
         let client = client(&self.context, &config)?;
         let (context, ca_pem) = (self.context.clone(), self.ca_pem.clone());
@@ -475,7 +480,7 @@ impl ClusterApi {
     }
 
     fn refused(&self, what: &str) -> CommandFailure {
-        let fact = format!("the credential of context {} is not accepted", self.context);
+        let fact = format!("the credential for {} is not accepted", self.context);
         CommandFailure::new(Exit::NoRights, format!("{what}: {fact}"))
             .next(format!("kubectl --context {} auth whoami", self.context))
     }

@@ -32,7 +32,8 @@ use super::failure::{CommandResult, Exit};
 use super::list::{GetOne, ListArgs, ListedKind};
 use super::output::{self, Cell, Column, OutputStyle, Show, TableLayout, age, text, until};
 use strait_admin_api::{
-    Cluster, ClusterCredential, ClusterState, CredentialKind, SameAddresses, SameRange,
+    Cluster, ClusterCredential, ClusterInReplica, ClusterState, CredentialKind, SameAddresses,
+    SameRange,
 };
 use strait_base::codes;
 
@@ -107,7 +108,7 @@ pub(crate) const CLUSTERS: ListedKind<Cluster> = ListedKind {
             Column::wide("OBJECTS", |row, _| text(&row.objects).into()),
             Column::wide("RELISTS", |row, _| text(&row.relists).into()),
             Column::wide("MISSING RIGHTS", |row, _| missing_rights(row)),
-            Column::new("REASON", |row, _| text(&row.reason).into()),
+            Column::new("REASON", |row, _| reason(row)),
         ],
     },
 };
@@ -119,6 +120,19 @@ pub(crate) fn is_well(row: &Cluster) -> bool {
         ClusterState::Syncing => codes::named(row.reason.as_deref().unwrap_or_default()).is_none(),
         ClusterState::Live | ClusterState::Paused | ClusterState::Draining => true,
         _ => false,
+    }
+}
+
+/// Returns the reason of the state, or the state in each replica if they differ.
+fn reason(row: &Cluster) -> Cell {
+    let in_replica = |one: &ClusterInReplica| {
+        let state = one.state.as_ref().map_or("not a member", ClusterState::as_str);
+        let reason = one.reason.iter().map(|reason| format!(": {reason}"));
+        format!("{state} in {}{}", one.replica, reason.collect::<String>())
+    };
+    match &*row.replicas {
+        [] => text(&row.reason).into(),
+        states => Cell::bad(states.iter().map(in_replica).collect::<Vec<_>>().join("; ")),
     }
 }
 
