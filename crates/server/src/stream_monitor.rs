@@ -1,7 +1,8 @@
 //! Detects that proxies lose their connections: failing handshakes, and a fall of the number of streams.
 //!
 //! Stores the samples of the last five minutes only. The samples do not distinguish proxies, so a deleted workload and a
-//! broken connection are equal. Therefore a fall is reported only if it affects several streams, and for five minutes.
+//! broken connection are equal. Therefore a fall is reported only if it affects several streams, and for five minutes. A
+//! fall to zero is reported until a proxy connects, for at most an hour.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -13,6 +14,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Time within which a fall and failures are detected.
 const WINDOW: Duration = Duration::from_secs(300);
+/// Maximum time for which a fall to zero is reported.
+const EMPTY_MAX: Duration = Duration::from_secs(3600);
 /// Interval of the samples.
 const PERIOD: Duration = Duration::from_secs(5);
 /// Minimum number of streams before a fall that is reported: a fall to zero, and a fall by half.
@@ -43,32 +46,51 @@ pub struct ConnectionProblem {
 
 /// The recent samples.
 #[derive(Debug, Default)]
-pub struct StreamMonitor(Mutex<VecDeque<(Instant, StreamSample)>>);
+pub struct StreamMonitor(Mutex<StreamSamples>);
+
+#[derive(Debug, Default)]
+struct StreamSamples {
+    /// The samples of the last [`WINDOW`].
+    recent: VecDeque<(Instant, StreamSample)>,
+    /// The time of a fall to zero, and the number of streams before it, while there is no stream.
+    emptied: Option<(Instant, usize)>,
+}
 
 impl StreamMonitor {
     /// Adds a sample and drops old ones.
     fn add(&self, now: Instant, sample: StreamSample) {
         let mut samples = lock(&self.0);
-        samples.push_back((now, sample));
-        while samples.front().is_some_and(|(at, _)| now.duration_since(*at) > WINDOW) {
-            samples.pop_front();
+        samples.recent.push_back((now, sample));
+        while samples.recent.front().is_some_and(|(at, _)| now.duration_since(*at) > WINDOW) {
+            samples.recent.pop_front();
         }
+        samples.emptied = match samples.emptied {
+            _ if sample.streams > 0 => None,
+            None if samples.most() >= ALL_MIN => Some((now, samples.most())),
+            known => known.filter(|(since, _)| now.duration_since(*since) < EMPTY_MAX),
+        };
     }
 
     /// Returns the current problems.
     pub fn problems(&self) -> Vec<ConnectionProblem> {
         let samples = lock(&self.0);
-        let (Some((_, first)), Some((_, last))) = (samples.front(), samples.back()) else {
+        let (Some((_, first)), Some((at, last))) = (samples.recent.front(), samples.recent.back())
+        else {
             return Vec::new();
         };
-        let most = samples.iter().map(|(_, sample)| sample.streams).max().unwrap_or_default();
-        let mut found = Vec::new();
-        let now = last.streams;
-        if now == 0 && most >= ALL_MIN || now * 2 <= most && most >= HALF_MIN {
-            let text =
-                format!("the number of streams fell from {most} to {now} within five minutes");
-            found.push(ConnectionProblem { code: &codes::STREAMS_FELL, text });
-        }
+        let (most, now) = (samples.most(), last.streams);
+        let fall = match samples.emptied {
+            Some((since, before)) => Some(format!(
+                "all {before} streams ended {} minutes ago, and no proxy has connected since",
+                at.duration_since(since).as_secs() / 60
+            )),
+            None if now * 2 <= most && most >= HALF_MIN => {
+                Some(format!("the number of streams fell from {most} to {now} within five minutes"))
+            }
+            None => None,
+        };
+        let fall = fall.map(|text| ConnectionProblem { code: &codes::STREAMS_FELL, text });
+        let mut found: Vec<ConnectionProblem> = fall.into_iter().collect();
         let failed = last.failed.saturating_sub(first.failed);
         let connections = last.connections.saturating_sub(first.connections);
         // Scanners and load balancers cause a few failures between the connections of proxies.
@@ -79,6 +101,13 @@ impl StreamMonitor {
             found.push(ConnectionProblem { code: &codes::HANDSHAKES_FAIL, text });
         }
         found
+    }
+}
+
+impl StreamSamples {
+    /// Returns the maximum number of streams.
+    fn most(&self) -> usize {
+        self.recent.iter().map(|(_, sample)| sample.streams).max().unwrap_or_default()
     }
 }
 
@@ -127,8 +156,12 @@ mod tests {
             (vec![4, 2], false),
             (vec![2, 0], true),
             (vec![1, 0], false),
-            (vec![10, 0, 0, 0, 0, 0], true),
-            (vec![10, 0, 0, 0, 0, 0, 0], false),
+            (vec![10, 5, 5, 5, 5, 5], true),
+            (vec![10, 5, 5, 5, 5, 5, 5], false),
+            ([vec![10], vec![0; 60]].concat(), true),
+            ([vec![10], vec![0; 60], vec![1]].concat(), false),
+            ([vec![10], vec![0; 61]].concat(), false),
+            ([vec![10], vec![0; 90]].concat(), false),
         ] {
             let expected: &[&str] = if is_fall { &["STR0517"] } else { &[] };
             assert_eq!(of(&streams), expected, "{streams:?}");
@@ -148,7 +181,7 @@ mod tests {
         let (monitor, start) = (StreamMonitor::default(), Instant::now());
         let sample = StreamSample { streams: 1, connections: 0, failed: 0 };
         (0..10_000).for_each(|at| monitor.add(start + PERIOD * at, sample));
-        assert_eq!(monitor.0.lock().expect("no panic").len(), 61);
+        assert_eq!(monitor.0.lock().expect("no panic").recent.len(), 61);
     }
 
     #[tokio::test]
@@ -157,6 +190,6 @@ mod tests {
         let sample = || StreamSample { streams: 10, connections: 0, failed: 0 };
         drain.cancel();
         run(Arc::clone(&monitor), sample, drain).await;
-        assert_eq!(monitor.0.lock().expect("no panic").len(), 1, "no further sample");
+        assert_eq!(monitor.0.lock().expect("no panic").recent.len(), 1, "no further sample");
     }
 }
