@@ -1,5 +1,15 @@
 // Generated: BLESS=1 cargo test --workspace --test integration generated_pages
 
+/** State of a cluster in one replica of the control plane. */
+export interface ClusterInReplica {
+  /** The reason of the state; null if there is none. */
+  reason: string | null;
+  /** Name of the replica. */
+  replica: string;
+  /** The state; null if the replica does not have the cluster. */
+  state: ClusterState | null;
+}
+
 /** The responses by path. */
 export interface Responses {
   "/api/login-code": LoginCode;
@@ -275,6 +285,8 @@ export interface Cluster {
   reason: string | null;
   /** Number of full lists after the first. */
   relists: number;
+  /** Its state in each replica of the control plane. Absent if all have the same state. */
+  replicas?: Array<ClusterInReplica>;
   /** How far the mesh's root certificates are distributed in the cluster; absent if the control plane does not write them. */
   roots?: ClusterRoots | null;
   /** The clusters whose pods use the same addresses in the same network. Absent if empty. */
@@ -836,6 +848,8 @@ export interface Mesh {
   problem: string | null;
   /** The parts of the mesh config and the mesh networks that are not active. */
   problems: Array<Problem>;
+  /** The clusters that mesh networks name by `fromRegistry` and that are not members. Absent if empty. */
+  unknownRegistries?: Array<UnknownCluster>;
   [setting: string]: any;
 }
 
@@ -1386,6 +1400,8 @@ export interface RelayRow {
 export interface Replica {
   /** Address `IP:PORT`. Absent for the replica that responds. */
   address?: string | null;
+  /** The lasting differences between its state and that of the replica that received the request. Absent if empty. */
+  differences?: Array<Problem>;
   /** Name of the replica. */
   name: string;
   /** Why it did not respond. Absent if it did. */
@@ -1933,6 +1949,8 @@ export interface Summary {
   objects: FaultyObjects;
   /** Status of the policy file. */
   policy: PolicyInShort;
+  /** Problems of the proxies' connections and of the other replicas. */
+  problems: Array<Problem>;
   /** The connected proxies. */
   proxies: ProxyNumbers;
   /** The rollout. */
