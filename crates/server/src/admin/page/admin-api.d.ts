@@ -1,15 +1,5 @@
 // Generated: BLESS=1 cargo test --workspace --test integration generated_pages
 
-/** State of a cluster in one replica of the control plane. */
-export interface ClusterInReplica {
-  /** The reason of the state; null if there is none. */
-  reason: string | null;
-  /** Name of the replica. */
-  replica: string;
-  /** The state; null if the replica does not have the cluster. */
-  state: ClusterState | null;
-}
-
 /** The responses by path. */
 export interface Responses {
   "/api/login-code": LoginCode;
@@ -349,6 +339,16 @@ export interface ClusterCredential {
   refreshAt: string | null;
   /** Whether the control plane renews it itself. */
   renewsItself: boolean;
+}
+
+/** State of a cluster in one replica of the control plane. */
+export interface ClusterInReplica {
+  /** The reason of the state; null if there is none. */
+  reason: string | null;
+  /** Name of the replica. */
+  replica: string;
+  /** The state; null if the replica does not have the cluster. */
+  state: ClusterState | null;
 }
 
 /** How far the mesh's root certificates are distributed in a cluster. */
