@@ -137,11 +137,16 @@ impl ConfigTrials {
         let is_narrowed = is_policy && state.state == ObjectStanding::Partly;
         let read = reports.traffic.get(&key).and_then(|report| report.active());
         let is_empty = read.is_some_and(|read| is_empty(read, object));
-        // The Gateway API requires that routes are stored even if parts of them are answered with
-        // 500.
-        let report = reports.traffic.get(&key).filter(|_| *key.group != *GATEWAY_API);
-        let is_faulty =
-            report.is_some_and(|report| report.state.reasons.iter().any(Reason::is_fault));
+        // A route that is attached to no Service belongs to another controller.
+        let is_fault = match read {
+            Some(TrafficObject::GatewayRoute(route)) if route.parents.is_empty() => {
+                |_: &Reason| false
+            }
+            _ if *key.group == *GATEWAY_API => Reason::is_route_fault,
+            _ => Reason::is_fault,
+        };
+        let report = reports.traffic.get(&key);
+        let is_faulty = report.is_some_and(|report| report.state.reasons.iter().any(is_fault));
         let is_refused =
             is_narrowed || is_empty || is_faulty || state.state == ObjectStanding::Refused;
         state.reasons.retain(|reason| OF_STORED.iter().all(|code| code.id != reason.code));

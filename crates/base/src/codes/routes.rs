@@ -22,10 +22,11 @@ responds with 500. All other rules apply.";
     MATCH_REFUSED = "STR1022", "a condition that Envoy refuses, or that cannot match",
         "Correct the named condition.", "\
 A regular expression must have RE2's syntax, without look-around and references, and at most 1024 bytes.
-Names of headers must be tokens. The last valid version of the entire VirtualService stays active. Without
-one, its rule is ignored, unless it blocks requests (a direct response of 400 and above, or an abort of all
-requests with this status): then requests that meet the other conditions of the match receive 500, as with
-a route of the Gateway API. Other rules apply to the connections that the condition would match.";
+Names of headers must be tokens. The last valid version of the entire object stays active. Without one, its
+rule is ignored, unless it blocks requests (in a VirtualService, a direct response of 400 and above, or an
+abort of all requests with this status; in a route of the Gateway API, a rule without backends): then requests
+that meet the other conditions of the match receive 500. Other rules apply to the connections that the
+condition would match.";
 
     /// A rule after a rule for all requests.
     RULE_UNREACHABLE = "STR1023", "a rule is never evaluated",

@@ -59,6 +59,9 @@ pub(super) fn has_none(object: &TrafficObject, stored: &Value, reasons: &[Reason
         }
         TrafficObject::Gateway(gateway) => has_lost_all_servers(gateway, reasons),
         TrafficObject::Ingress(ingress) => ingress.rules.is_empty(),
+        TrafficObject::GatewayRoute(route) => {
+            !route.rules.is_empty() && route.rules.iter().all(|rule| rule.is_absent)
+        }
         _ => false,
     }
 }

@@ -107,17 +107,15 @@ fn conditions(at: usize, facts: &RouteFacts, reasons: &[Reason]) -> Vec<StatusCo
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     });
     let values = all(&|reason| is_value(reason.code));
-    let dropped: BTreeSet<&str> = values
-        .iter()
-        .filter(|reason| *reason.code == codes::ROUTE_REFUSED)
-        .filter_map(|reason| rule_of(&reason.path))
-        .collect();
-    let unreadable = all(&|reason| *reason.code == codes::TRAFFIC_MALFORMED);
+    let dropped: BTreeSet<&str> =
+        values.iter().filter_map(|reason| rule_of(&reason.path)).collect();
+    let unreadable =
+        all(&|reason| *reason.code == codes::TRAFFIC_MALFORMED || is_value(reason.code));
 
     let accepted = match (facts.refused, of_parent.first()) {
         (Some(false), _) => Some(("UnsupportedValue", joined(&unreadable))),
         (_, Some(first)) => Some((parent_reason(first.code), joined(&of_parent))),
-        _ if facts.rules > 0 && dropped.len() == facts.rules => {
+        _ if facts.refused.is_none() && facts.rules > 0 && dropped.len() == facts.rules => {
             Some(("UnsupportedValue", joined(&values)))
         }
         _ => None,
@@ -258,6 +256,16 @@ mod tests {
                 &RouteFacts { rules: 1, refused: None },
                 lost(&codes::ROUTE_REFUSED, "spec.rules[0].filters[0]"),
                 "Accepted=false UnsupportedValue, ResolvedRefs=true ResolvedRefs".to_owned(),
+            ),
+            (
+                &RouteFacts { rules: 1, refused: None },
+                lost(&codes::MATCH_REFUSED, "spec.rules[0].matches[0].path"),
+                "Accepted=false UnsupportedValue, ResolvedRefs=true ResolvedRefs".to_owned(),
+            ),
+            (
+                &RouteFacts { rules: 1, refused: Some(true) },
+                lost(&codes::MATCH_REFUSED, "spec.rules[0].matches[0].path"),
+                accepted("true ResolvedRefs, PartiallyInvalid=true UnsupportedValue"),
             ),
             (
                 &RouteFacts { rules: 1, refused: Some(false) },

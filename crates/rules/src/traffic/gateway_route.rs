@@ -5,6 +5,7 @@
 //! This module parses one object into the types of [`super::route`]. `gateway_routes` merges the
 //! routes of one Service.
 
+mod filters;
 mod raw;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,21 +14,19 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use self::raw::{
-    RawBackend, RawConnectionRoute, RawCorsFilter, RawFilter, RawGatewayMatch, RawGatewayRoute,
-    RawGatewayRule, RawGrant, RawHeaderFilter, RawMethod, RawParentRef, RawPathModifier,
-    RawRedirectFilter, RawValueMatch,
+    RawBackend, RawConnectionRoute, RawGatewayMatch, RawGatewayRoute, RawGatewayRule, RawGrant,
+    RawMethod, RawParentRef, RawValueMatch,
 };
 use super::hosts::HostPattern;
 use super::kind::KindSettings;
 use super::object::{self, ObjectMeta, Reason};
 use super::re2;
 use super::route::{
-    CrossOrigin, Destination, HeaderChanges, HeaderEdits, HttpRule, Mirror, PathMatch, PathRewrite,
-    RareAtDestination, RareConditions, RareTerms, RedirectPath, RedirectPort, RedirectRule,
-    RequestMatch, Rewrite, RulePlace, RuleTerms, TcpRule, TextMatch, is_text, place,
+    Destination, HeaderChanges, HttpRule, PathMatch, RareAtDestination, RareConditions, RareTerms,
+    RequestMatch, RulePlace, RuleTerms, TcpRule, TextMatch, is_text, place,
 };
 use strait_base::codes;
-use strait_model::mesh_config::{RareRetrySettings, RetryRule, command_operators};
+use strait_model::mesh_config::{RareRetrySettings, RetryRule};
 use strait_model::{
     CLUSTERSET, GATEWAY_API, Hostname, ISTIO_NETWORKING, MCS_API, Namespace, is_header_name,
 };
@@ -303,8 +302,8 @@ fn parents(
 fn server_names(given: &[String], reasons: &mut Vec<Reason>) -> Box<[Arc<str>]> {
     let names = given.iter().enumerate().filter_map(|(at, name)| {
         let name = name.to_ascii_lowercase();
-        // A full name, or `*.` with a suffix (Gateway API, `Hostname`).
-        let is_valid = name.contains('.') && HostPattern::parse(&name, "", "").is_ok();
+        // A name of one or more labels, or `*.` with a suffix (Gateway API, `Hostname`).
+        let is_valid = name != ANY_NAME && HostPattern::written(&name).is_ok();
         if !is_valid {
             let text = format!("{name:?} is not a valid server name: no connection matches it");
             reasons.push(Reason::lost(
@@ -362,7 +361,8 @@ impl RuleReader<'_> {
             }
             self.filter(raw, &path, &mut rule);
         }
-        if sum == 0 && rule.more.redirect.is_none() && !rule.refused {
+        let answers_500 = sum == 0 && rule.more.redirect.is_none();
+        if answers_500 && !rule.refused {
             let text = "no backend has a weight above 0; requests are answered with 500";
             let path = format!("{path}.backendRefs");
             self.reasons.push(Reason::warning(&codes::ROUTE_PART_LOST, path, text));
@@ -408,6 +408,9 @@ impl RuleReader<'_> {
                 ..RetryRule::default()
             }));
         }
+        if !answers_500 && rule.matches.iter().any(|request| request.refused) {
+            rule.leave_out();
+        }
         rule
     }
 
@@ -430,9 +433,14 @@ impl RuleReader<'_> {
                     let fact = format!("{:?} is neither Exact nor RegularExpression", raw.r#type);
                     self.refuse_condition(refused, &format!("{path}.method.type"), &fact);
                 }
-                let literal = |text: &str| if exact { re2::escaped(text) } else { text.to_owned() };
-                let any =
-                    |text: &str| if text.is_empty() { "[^/]+".to_owned() } else { literal(text) };
+                let path = format!("{path}.method");
+                let mut part = |text: &str, field: &str| match text {
+                    "" => Some("[^/]+".to_owned()),
+                    _ if exact => Some(re2::escaped(text)),
+                    _ => {
+                        self.regex(text, &format!("{path}.{field}"), refused).map(|it| grouped(&it))
+                    }
+                };
                 request.path = match (&*raw.service, &*raw.method) {
                     ("", "") => None,
                     (service, "") if exact => {
@@ -442,8 +450,14 @@ impl RuleReader<'_> {
                         Some(PathMatch::Exact(format!("/{service}/{method}").into()))
                     }
                     (service, method) => {
-                        let text = format!("/{}/{}", any(service), any(method));
-                        self.regex(&text, &format!("{path}.method"), refused).map(PathMatch::Regex)
+                        // Each expression must be valid alone.
+                        let parts = (part(service, "service"), part(method, "method"));
+                        let text = match parts {
+                            (Some(service), Some(method)) => Some(format!("/{service}/{method}")),
+                            _ => None,
+                        };
+                        let text = text.and_then(|text| self.regex(&text, &path, refused));
+                        text.map(PathMatch::Regex)
                     }
                 };
             }
@@ -466,8 +480,10 @@ impl RuleReader<'_> {
 
     fn refuse_condition(&mut self, refused: &mut bool, path: &str, fact: &str) {
         *refused = true;
-        let text =
-            format!("{fact}; requests that match the other conditions are answered with 500");
+        let text = format!(
+            "{fact}; without a valid version of the route, the rule is left out, or answers 500 if \
+             it has no backends"
+        );
         self.reasons.push(Reason::lost(&codes::MATCH_REFUSED, path, text));
     }
 
@@ -613,172 +629,13 @@ impl RuleReader<'_> {
         let host = kind.host(&raw.name, namespace, &self.settings.domain);
         Some(Destination { port: raw.port, ..Destination::to(host) })
     }
+}
 
-    fn filter(&mut self, raw: RawFilter, path: &str, rule: &mut RuleTerms) {
-        let RuleTerms { refused, more: rule, .. } = rule;
-        let headers = rule.headers.get_or_insert_default();
-        match raw {
-            RawFilter { request_header_modifier: Some(raw), .. } => {
-                headers.request = self.edits(raw, path, refused, Some(&mut headers.host));
-            }
-            RawFilter { response_header_modifier: Some(raw), .. } => {
-                headers.response = self.edits(raw, path, refused, None);
-            }
-            RawFilter { request_redirect: Some(raw), .. } => {
-                rule.redirect = Some(Box::new(self.redirect(raw, path, refused)));
-            }
-            RawFilter { rewrite: Some(raw), .. } => {
-                let path = format!("{path}.urlRewrite.path");
-                let path_rewrite = match self.replaced(raw.path, &path, refused) {
-                    RedirectPath::Whole(path) => Some(PathRewrite::Whole(path)),
-                    RedirectPath::Segments(path) => Some(PathRewrite::Segments(path)),
-                    RedirectPath::Unchanged | RedirectPath::Prefix(_) => None,
-                };
-                let rewrite = Rewrite { path: path_rewrite, authority: raw.hostname };
-                rule.rewrite = Some(Box::new(rewrite));
-            }
-            RawFilter { request_mirror: Some(raw), .. } => {
-                self.reasons.extend(raw.share_fault(path));
-                let from_percent = raw.percent.map(|percent| u64::from(percent) * 10_000);
-                let from_fraction = raw.fraction.map(|fraction| {
-                    let denominator = u64::from(fraction.denominator.unwrap_or(100)).max(1);
-                    u64::from(fraction.numerator) * 1_000_000 / denominator
-                });
-                let share = from_percent.or(from_fraction).unwrap_or(1_000_000).min(1_000_000);
-                let backend =
-                    self.backend(&raw.backend_ref, &format!("{path}.requestMirror.backendRef"));
-                let mirror =
-                    backend.map(|destination| Mirror { destination, per_million: share as u32 });
-                let mut all = rule.mirrors.take().unwrap_or_default().into_vec();
-                all.extend(mirror.filter(|mirror| mirror.per_million > 0));
-                rule.mirrors = Some(all.into());
-            }
-            RawFilter { cors: Some(raw), .. } => {
-                rule.cors = Some(Box::new(self.cors(raw, path, refused)));
-            }
-            // An unsupported filter must not be skipped.
-            RawFilter { r#type, .. } => {
-                let supported = "RequestHeaderModifier, ResponseHeaderModifier, RequestRedirect, URLRewrite, RequestMirror, CORS";
-                let text = format!(
-                    "{type:?} is not a supported filter; use {supported}, each with its field"
-                );
-                self.refuse(refused, path, &text);
-            }
-        }
-    }
-
-    fn redirect(&mut self, raw: RawRedirectFilter, path: &str, refused: &mut bool) -> RedirectRule {
-        let status = raw.status_code.unwrap_or(302);
-        if ![301, 302, 303, 307, 308].contains(&status) {
-            self.refuse(
-                refused,
-                path,
-                &format!(
-                    "{status} is not valid; use 301, 302, 303, 307 or \
-                                                 308"
-                ),
-            );
-        }
-        if !*refused && raw.is_without_change() {
-            let text = "changes no part of the URL: clients follow it endlessly";
-            let path = format!("{path}.requestRedirect");
-            self.reasons.push(Reason::warning(&codes::ROUTE_PART_LOST, path, text));
-        }
-        let port = match (raw.port, &raw.scheme) {
-            (Some(port), _) => RedirectPort::Number(port),
-            (None, Some(_)) => RedirectPort::SchemeDefault,
-            (None, None) => RedirectPort::FromRequest,
-        };
-        let path = self.replaced(raw.path, &format!("{path}.requestRedirect.path"), refused);
-        RedirectRule { path, authority: raw.hostname, scheme: raw.scheme, port, status }
-    }
-
-    /// Parses a path modifier. An invalid one refuses the rule, and the path stays unchanged.
-    fn replaced(
-        &mut self,
-        raw: Option<RawPathModifier>,
-        path: &str,
-        refused: &mut bool,
-    ) -> RedirectPath {
-        let replaced = raw.map(RawPathModifier::read).transpose();
-        let replaced = replaced.unwrap_or_else(|fact| {
-            self.refuse(refused, path, &fact);
-            None
-        });
-        replaced.unwrap_or(RedirectPath::Unchanged)
-    }
-
-    fn cors(&mut self, raw: RawCorsFilter, path: &str, refused: &mut bool) -> CrossOrigin {
-        let origins = raw.allow_origins.into_iter().map(|origin| match origin.split_once('*') {
-            None => TextMatch::Exact(origin),
-            Some((before, after)) => {
-                let text = format!("{}.*{}", re2::escaped(before), re2::escaped(after));
-                TextMatch::Regex(text.into())
-            }
-        });
-        let origins = origins.collect();
-        let mut joined = |list: Vec<String>| -> Arc<str> {
-            let text = list.join(",");
-            if !is_text(&text) {
-                self.refuse(refused, path, "contains control characters");
-                return Arc::default();
-            }
-            text.into()
-        };
-        CrossOrigin {
-            origins,
-            methods: joined(raw.allow_methods),
-            headers: joined(raw.allow_headers),
-            expose: joined(raw.expose_headers),
-            max_age: Some(std::time::Duration::from_secs(raw.max_age.unwrap_or(5))),
-            credentials: raw.allow_credentials,
-            answers_all_preflights: true,
-        }
-    }
-
-    /// Parses header changes. For requests, `host` receives a new value of the host header.
-    fn edits(
-        &mut self,
-        raw: RawHeaderFilter,
-        path: &str,
-        refused: &mut bool,
-        mut host: Option<&mut Option<Arc<str>>>,
-    ) -> HeaderEdits {
-        let mut pairs = |this: &mut Self, list: Vec<raw::RawNamedValue>| {
-            let mut changes = BTreeMap::<Arc<str>, Arc<str>>::new();
-            for header in list {
-                let name = header.name.to_ascii_lowercase();
-                match &mut host {
-                    Some(host) if name == "host" => **host = Some(header.value),
-                    _ if name == "host" || !is_header_name(&name) || !is_text(&header.value) => {
-                        this.refuse(refused, path, &format!("{name:?} is not a valid header"));
-                    }
-                    _ => match command_operators::check(&header.value) {
-                        Ok(()) => {
-                            changes.entry(name.into()).or_insert(header.value);
-                        }
-                        Err(fact) => {
-                            this.refuse(
-                                refused,
-                                path,
-                                &format!("{name}: {:?} {fact}", header.value),
-                            );
-                        }
-                    },
-                }
-            }
-            changes.into_iter().collect()
-        };
-        let set = pairs(self, raw.set);
-        let add = pairs(self, raw.add);
-        let names = raw.remove.iter().map(|name| name.to_ascii_lowercase());
-        let (remove, kept): (Vec<String>, Vec<String>) =
-            names.partition(|name| is_header_name(name) && name != "host");
-        for name in kept {
-            let text = format!("Envoy cannot remove the header {name:?}: it stays");
-            self.reasons.push(Reason::lost(&codes::ROUTE_PART_LOST, path, text));
-        }
-        HeaderEdits { set, add, remove: remove.into_iter().map(Arc::from).collect() }
+/// Returns an expression as a part of a longer one. Alternatives and flags need a group.
+fn grouped(expression: &str) -> String {
+    match expression.contains('|') || expression.contains("(?") {
+        true => format!("(?:{expression})"),
+        false => expression.to_owned(),
     }
 }
 

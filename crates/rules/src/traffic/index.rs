@@ -114,10 +114,14 @@ impl TrafficKind {
         }
     }
 
-    /// Returns whether an object with an error in one part keeps its last valid version as a whole.
-    /// For the Gateway API, the specification defines the response to invalid parts instead.
-    fn keeps_valid_version(self) -> bool {
-        matches!(self, Self::VirtualService | Self::DestinationRule)
+    /// Returns whether an object with this reason keeps its last valid version as a whole.
+    fn is_fault(self, reason: &Reason) -> bool {
+        use TrafficKind::{GrpcRoute, HttpRoute, TcpRoute, TlsRoute};
+        match self {
+            Self::VirtualService | Self::DestinationRule => reason.is_fault(),
+            HttpRoute | GrpcRoute | TcpRoute | TlsRoute => reason.is_route_fault(),
+            _ => false,
+        }
     }
 
     fn read(self, meta: ObjectMeta, object: &Value, settings: &KindSettings) -> ReadOutcome {
@@ -766,7 +770,7 @@ impl TrafficIndex {
 }
 
 fn has_faults(kind: TrafficKind, reasons: &[Reason]) -> bool {
-    kind.keeps_valid_version() && reasons.iter().any(Reason::is_fault)
+    reasons.iter().any(|reason| kind.is_fault(reason))
 }
 
 fn object_key(group: &str, kind: TrafficKind, meta: ObjectMeta) -> ObjectKey {

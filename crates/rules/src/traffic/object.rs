@@ -84,6 +84,13 @@ impl Reason {
         self.is_lost && FAULTS.contains(&self.code)
     }
 
+    /// Returns whether a route of the Gateway API contains an error for which its last valid version
+    /// stays active: an unreadable condition. For unsupported filters and invalid backends, the
+    /// Gateway API requires status 500 instead.
+    pub fn is_route_fault(&self) -> bool {
+        self.is_lost && *self.code == codes::MATCH_REFUSED
+    }
+
     /// Reports a part that has another effect than it seems to have.
     pub fn warning(code: &'static Code, path: impl Into<String>, text: impl fmt::Display) -> Self {
         let path: String = path.into();

@@ -550,7 +550,22 @@ impl HttpRoutes {
     }
 }
 
+/// Returns whether proxies set this header of responses after a rule removes it.
+pub(super) fn is_set_by_proxies(name: &str) -> bool {
+    ["server", "date"].iter().any(|own| name.eq_ignore_ascii_case(own))
+}
+
 impl HttpRule {
+    /// Removes the content of a rule that is treated as absent.
+    pub(super) fn leave_out(&mut self) {
+        self.destinations = Box::default();
+        self.terms = Arc::new(RuleTerms {
+            is_absent: true,
+            more: RareTerms { name: Arc::clone(&self.name), ..RareTerms::default() }.into(),
+            ..RuleTerms::default()
+        });
+    }
+
     /// Iterates over all destinations, including mirrors.
     pub fn all_destinations(&self) -> impl Iterator<Item = &Destination> + Clone {
         let mirrors = self.mirrors.iter().flatten().map(|mirror| &mirror.destination);

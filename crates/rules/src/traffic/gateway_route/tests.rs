@@ -1,5 +1,6 @@
 use super::*;
 use crate::testing::kind_settings;
+use crate::traffic::route::PathRewrite;
 use strait_base::codes::Code;
 
 fn meta(namespace: &str, name: &str) -> ObjectMeta {
@@ -78,9 +79,62 @@ fn unknown_type_of_a_grpc_method_refuses_the_condition() {
     let text =
         format!("{{rules: [{{matches: [{{method: {{type: Other, service: a}}}}], {BACKEND}}}]}}");
     let (route, reasons) = read("GRPCRoute", &text);
-    assert!(route.rules[0].matches[0].refused);
+    assert!(route.rules[0].is_absent);
     let path = "spec.rules[0].matches[0].method.type".to_owned();
     assert_eq!(reasons, [(&codes::MATCH_REFUSED, path)]);
+}
+
+#[test]
+fn expressions_of_a_grpc_method_are_validated_alone_and_grouped() {
+    let read = |service: &str, method: &str| {
+        let method =
+            format!("{{type: RegularExpression, service: '{service}', method: '{method}'}}");
+        let text = format!("{{rules: [{{matches: [{{method: {method}}}], {BACKEND}}}]}}");
+        let (route, reasons) = read("GRPCRoute", &text);
+        let path = route.rules[0].matches.first().and_then(|one| one.path.clone());
+        (path, reasons.into_iter().map(|(_, path)| path).collect::<Vec<_>>())
+    };
+    let path = |text: &str| (Some(PathMatch::Regex(text.into())), Vec::new());
+    assert_eq!(read("foo.A|bar.B", ""), path("/(?:foo.A|bar.B)/[^/]+"));
+    assert_eq!(read("s.S", "Get|Put"), path("/s.S/(?:Get|Put)"));
+    assert_eq!(read("(?i)s.S", "Get"), path("/(?:(?i)s.S)/Get"));
+    let at = |field: &str| format!("spec.rules[0].matches[0].method.{field}");
+    assert_eq!(read("[", ""), (None, vec![at("service")]));
+    assert_eq!(read("x)(y", "(z"), (None, vec![at("service"), at("method")]));
+}
+
+#[test]
+fn unreadable_match_of_a_route_removes_its_rule_unless_the_rule_has_no_backends() {
+    let matches = "matches: [{path: {value: /a}, headers: [{name: x, type: RegularExpression, value: '('}]}, {path: {value: /b}}]";
+    let redirect = "filters: [{type: RequestRedirect, requestRedirect: {hostname: b.example}}]";
+    let expected = (&codes::MATCH_REFUSED, "spec.rules[0].matches[0].headers[0]".to_owned());
+    for action in [BACKEND, redirect] {
+        let (rule, reasons) = rule(&format!("{{{matches}, {action}}}"));
+        assert_eq!(reasons, [expected.clone()]);
+        assert!(rule.is_absent && rule.matches.is_empty(), "{action}");
+        assert_eq!(rule.all_destinations().count(), 0, "{action}");
+    }
+    let (rule, reasons) = rule(&format!("{{{matches}, backendRefs: []}}"));
+    assert!(reasons.contains(&expected), "{reasons:?}");
+    let [first, second] = &*rule.matches else { panic!("{rule:?}") };
+    assert!(!rule.is_absent && first.refused && !second.refused);
+}
+
+#[test]
+fn names_of_one_label_are_server_names_of_a_tls_route() {
+    let settings = kind_settings();
+    let names = |names: &str| {
+        let spec: Value =
+            serde_saphyr::from_str(&format!("{{hostnames: {names}, rules: [{{{BACKEND}}}]}}"))
+                .expect("the text is YAML");
+        let object = serde_json::json!({ "spec": spec });
+        let (route, reasons) =
+            GatewayRoute::read_connections("TLSRoute", meta("shop", "sec"), &object, &settings)
+                .expect("it fits its schema");
+        (route.server_names.join(","), reasons.len())
+    };
+    assert_eq!(names("[sec, SEC, '*.a.b']"), ("sec,sec,*.a.b".to_owned(), 0));
+    assert_eq!(names("['*', 'a b', '*b']"), (String::new(), 3));
 }
 
 #[test]
@@ -149,6 +203,22 @@ fn parts_of_a_rule_without_effect_have_a_reason() {
         let (_, reasons) = rule(text);
         let path = "spec.rules[0].backendRefs".to_owned();
         assert_eq!(reasons, [(&codes::ROUTE_PART_LOST, path)], "{text}");
+    }
+    for (change, facts) in [
+        ("set: [{name: Server, value: x}]", 1),
+        ("add: [{name: date, value: x}], remove: [SERVER, date, x]", 2),
+    ] {
+        let filter =
+            format!("{{type: ResponseHeaderModifier, responseHeaderModifier: {{{change}}}}}");
+        let backend = format!("backendRefs: [{{name: web, port: 80, filters: [{filter}]}}]");
+        for (text, path) in [
+            (format!("{{filters: [{filter}], {BACKEND}}}"), "filters[0]"),
+            (format!("{{{backend}}}"), "backendRefs[0].filters[0]"),
+        ] {
+            let (_, reasons) = rule(&text);
+            let expected = (&codes::ROUTE_PART_LOST, format!("spec.rules[0].{path}"));
+            assert_eq!(reasons, vec![expected; facts], "{text}");
+        }
     }
     let (endless, reasons) = rule("{filters: [{type: RequestRedirect, requestRedirect: {}}]}");
     let path = "spec.rules[0].filters[0].requestRedirect".to_owned();

@@ -329,6 +329,47 @@ fn object_with_an_error_keeps_its_last_valid_version() {
 }
 
 #[test]
+fn route_with_an_unreadable_match_keeps_its_last_valid_version() {
+    let route = |regex: &str| {
+        let mut object = Value::clone(&rule("shop", "own", 0, json!({})));
+        object["apiVersion"] = "gateway.networking.k8s.io/v1".into();
+        object["kind"] = "HTTPRoute".into();
+        let to = |name: &str| json!([{ "name": name, "port": 80 }]);
+        object["spec"] = json!({
+            "parentRefs": [{ "group": "", "kind": "Service", "name": "web" }],
+            "rules": [
+                { "matches": [{ "path": { "type": "RegularExpression", "value": regex } }], "backendRefs": to("canary") },
+                { "matches": [{ "path": { "value": "/c" } }], "backendRefs": to("web") },
+            ],
+        });
+        Arc::new(object)
+    };
+    let destinations = |index: &TrafficIndex| {
+        let host = HostPattern::parse(HOST, "shop", "cluster.local").expect("a host");
+        let services = &index.traffic.virtual_services;
+        let routed = services.for_host(&host, &"shop".into()).flatten().next().expect("an object");
+        let rules = routed.http.chosen("mesh", &"shop".into(), &Selection::default(), 80);
+        let first = |(_, rule, _): &(_, &HttpRule, _)| {
+            rule.destinations[0].host.as_str().split('.').next().expect("a name").to_owned()
+        };
+        let mut all = rules.iter().map(first).collect::<Vec<_>>();
+        all.sort();
+        all
+    };
+    let (good, bad) = (route("/a.*"), route("("));
+    let mut index = index();
+    index.apply(&all(std::slice::from_ref(&good)));
+    assert!(index.apply(&all(std::slice::from_ref(&bad))).is_none());
+    assert_eq!(destinations(&index), ["canary", "web"]);
+    let state = &index.reports().values().next().expect("one object").state;
+    assert!(state.refused && state.is_last_good);
+    // Without a valid version, only the rule is left out.
+    let mut fresh = self::index();
+    fresh.apply(&all(&[bad]));
+    assert_eq!(destinations(&fresh), ["web"]);
+}
+
+#[test]
 fn rule_with_a_value_that_proxies_reject_keeps_its_last_valid_version() {
     let limited = |most: i64| {
         let policy = json!({ "connectionPool": { "tcp": { "maxConnections": most } } });
