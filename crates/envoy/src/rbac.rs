@@ -10,6 +10,7 @@ use super::rbac_rules::{
 };
 use super::{ext_authz, jwt};
 use strait_mesh::push::authorizers::{Authorizer, Authorizers};
+use strait_model::mesh_config::DOT_PARAMETER_REGEX;
 use strait_proto::envoy::envoy::config::listener::v3 as listener;
 use strait_proto::envoy::envoy::config::rbac::v3 as rbac;
 use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
@@ -72,15 +73,38 @@ impl AccessFilters {
                 noted.is_some().then(|| ext_authz::network_filter(name, provider)).flatten();
             [tried, noted, query].into_iter().flatten()
         });
-        let judged = each_action(&requests).map(http_filter);
+        let decides_by_path = access.decides_by_path();
+        let judged =
+            each_action(&requests, decides_by_path).map(|one| http_filter(one, decides_by_path));
         Self {
             looks_at_paths: requests.rules().any(EncodedRules::looks_at_paths),
             http: http_providers.chain(tokens).chain(judged).collect(),
             network: network_providers
-                .chain(each_action(&connections).map(network_filter))
+                .chain(each_action(&connections, false).map(network_filter))
                 .collect(),
         }
     }
+}
+
+/// Adds a rule to encoded DENY rules: it denies requests whose path has a dot segment with a
+/// parameter (`/..;/`). Proxies don't resolve all of these segments, so a path could bypass rules.
+fn with_dot_parameter_rule(rules: Option<Vec<u8>>) -> Vec<u8> {
+    let regex = matcher::RegexMatcher { regex: DOT_PARAMETER_REGEX.into(), ..Default::default() };
+    let pattern = matcher::string_matcher::MatchPattern::SafeRegex(regex);
+    let path = matcher::StringMatcher { match_pattern: Some(pattern), ..Default::default() };
+    let path = matcher::path_matcher::Rule::Path(path);
+    let path = rbac::permission::Rule::UrlPath(matcher::PathMatcher { rule: Some(path) });
+    let policy = rbac::Policy {
+        permissions: vec![permission(path)],
+        principals: vec![principal(rbac::principal::Identifier::Any(true))],
+        ..Default::default()
+    };
+    let policies = [("dot-segments-with-parameters".to_owned(), policy)].into();
+    let added = OrderedRbac { action: rbac::rbac::Action::Deny.into(), policies };
+    // Concatenated messages are merged.
+    let mut all = added.encode_to_vec();
+    all.extend(rules.into_iter().flatten());
+    all
 }
 
 /// Returns the rules that query providers, with the settings of each provider.
@@ -191,24 +215,33 @@ fn library_filter(name: &str, rules: Vec<u8>) -> hcm::HttpFilter {
     }
 }
 
-/// Returns the actions that have rules, with the metrics prefix for their dry-run rules.
+/// Returns the actions that have rules, with the metrics prefix for their dry-run rules, and also
+/// DENY if `denies_anyway`.
 fn each_action(
     rules: &EnforcedRules<EncodedRules>,
+    denies_anyway: bool,
 ) -> impl Iterator<Item = (rbac::rbac::Action, &'static str, &ActionRules<EncodedRules>)> {
     let all = [
         (rbac::rbac::Action::Log, "istio_dry_run_audit_", &rules.audit),
         (rbac::rbac::Action::Deny, "istio_dry_run_deny_", &rules.deny),
         (rbac::rbac::Action::Allow, "istio_dry_run_allow_", &rules.allow),
     ];
-    all.into_iter().filter(|(_, _, rules)| !rules.is_empty())
+    all.into_iter().filter(move |(action, _, rules)| {
+        !rules.is_empty() || (denies_anyway && *action == rbac::rbac::Action::Deny)
+    })
 }
 
 fn http_filter(
     (action, tried, rules): (rbac::rbac::Action, &'static str, &ActionRules<EncodedRules>),
+    decides_by_path: bool,
 ) -> hcm::HttpFilter {
     let shadow = encode_action(action, rules.tried.as_deref());
+    let enforced = encode_action(action, rules.enforced.as_deref());
     let config = HttpRbac {
-        rules: encode_action(action, rules.enforced.as_deref()),
+        rules: match decides_by_path && action == rbac::rbac::Action::Deny {
+            true => Some(with_dot_parameter_rule(enforced)),
+            false => enforced,
+        },
         shadow_rules_stat_prefix: if shadow.is_some() { tried.into() } else { String::new() },
         shadow_rules: shadow,
     };

@@ -260,7 +260,8 @@ impl ProxyConfig<'_> {
         }
         let manager =
             hcm::HttpConnectionManager::decode(&*config.value).expect("it was written here");
-        let request = &request.normalized(path_normalization(&manager));
+        let request =
+            &request.normalized(path_normalization(&manager), self.inputs.proxy.dot_parameters());
         use hcm::http_connection_manager::RouteSpecifier;
         let table = match manager.route_specifier {
             Some(RouteSpecifier::Rds(rds)) => {

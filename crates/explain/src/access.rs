@@ -13,13 +13,13 @@ use strait_admin_api::{self as api, PolicyExplanation};
 use strait_base::codes;
 use strait_mesh::push::PushContext;
 use strait_mesh::push::authorizers::Authorizers;
-use strait_model::mesh_config::PathNormalization;
+use strait_model::mesh_config::{PathNormalization, has_dot_parameter};
 use strait_model::{NetworkId, ObjectKey, Proxy, is_header_name, labels_match};
 use strait_rules::access::{
-    AccessDecision, AccessRequest, AccessSubject, AuthorizationAction, AuthorizationPolicy,
-    AuthorizationRule, ModeTransition, PeerMode, PolicyKind, PolicyName, PolicySelector,
-    PolicyState, PortMode, ProviderReach, RequestTest, TimePoint, WireForm, WorkloadAccess, decide,
-    enforced, rule_steps,
+    AccessDecision, AccessRequest, AccessSubject, AccessVerdict, AuthorizationAction,
+    AuthorizationPolicy, AuthorizationRule, ModeTransition, PeerMode, PolicyKind, PolicyName,
+    PolicySelector, PolicyState, PortMode, ProviderReach, RequestTest, TimePoint, WireForm,
+    WorkloadAccess, decide, enforced, rule_steps,
 };
 use strait_rules::traffic::destination_rule::RuleClient;
 use strait_rules::traffic::selection::Selection;
@@ -78,7 +78,9 @@ pub fn explain_policy(
         // A port that accepts only plain text receives no client certificate.
         identity: identity.clone().filter(|_| mode.mode != PeerMode::Disable),
         headers: headers(query),
-        path: Some(normalization(context, proxy, &access).applied(path(query))),
+        path: Some(
+            normalization(context, proxy, &access).applied(path(query), proxy.dot_parameters()),
+        ),
         port: query.port,
         destination: proxy.addresses.first().copied(),
         ..AccessRequest::default()
@@ -130,7 +132,19 @@ pub fn explain_policy(
             let (verdict, steps) = (api::Access::Deny, steps.collect());
             return api::PolicyVerdict { verdict, by, asks: Vec::new(), steps };
         }
-        line(decide(&rules, &in_form), mode, identity.is_some(), steps.collect())
+        let is_guarded = form == WireForm::Http
+            && access.decides_by_path()
+            && in_form.path.as_deref().is_some_and(has_dot_parameter);
+        let decision = match is_guarded {
+            true => AccessDecision {
+                verdict: AccessVerdict::Deny,
+                rule: None,
+                reason: "the path has a dot segment with a parameter (`/..;`), and a rule matches paths",
+                queried_providers: Vec::new(),
+            },
+            false => decide(&rules, &in_form),
+        };
+        line(decision, mode, identity.is_some(), steps.collect())
     };
     Ok(PolicyExplanation {
         mode: mode_line(mode),

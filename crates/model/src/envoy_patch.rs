@@ -2,32 +2,63 @@
 //! version that it reports.
 
 use super::Proxy;
+use super::mesh_config::DotParameters;
 
 /// Repeated headers are matched individually. An Envoy without the patch joins them with commas
 /// first.
 const REPEATED_HEADERS: &str = "CVE-2026-26308";
 
-/// The first patched version of each minor release of Envoy; later minor releases include the
-/// patch.
-const PATCHED_ENVOYS: &[[u32; 3]] = &[[1, 34, 13], [1, 35, 9], [1, 36, 5], [1, 37, 1]];
-/// The first patched versions of Istio's proxies. They are built from a patched Envoy and report
-/// Envoy's next version.
-const PATCHED_ISTIOS: &[[u32; 3]] = &[[1, 27, 8], [1, 28, 5], [1, 29, 1]];
+/// Parameters of dot segments in paths are removed. An Envoy without the patch does not resolve such
+/// segments.
+const DOT_PARAMETERS: &str = "CVE-2026-73551";
+
+/// A security patch.
+struct Patch {
+    id: &'static str,
+    /// The first patched version of each minor release of Envoy; later minor releases include the
+    /// patch.
+    envoys: &'static [[u32; 3]],
+    /// The first patched versions of Istio's proxies. They are built from a patched Envoy and report
+    /// Envoy's next version.
+    istios: &'static [[u32; 3]],
+}
+
+const PATCHES: [Patch; 2] = [
+    Patch {
+        id: REPEATED_HEADERS,
+        envoys: &[[1, 34, 13], [1, 35, 9], [1, 36, 5], [1, 37, 1]],
+        istios: &[[1, 27, 8], [1, 28, 5], [1, 29, 1]],
+    },
+    Patch {
+        id: DOT_PARAMETERS,
+        envoys: &[[1, 36, 10], [1, 37, 6], [1, 38, 4], [1, 39, 1]],
+        istios: &[[1, 29, 7], [1, 30, 4]],
+    },
+];
 
 impl Proxy {
     /// Returns the patches that the proxy lacks, as far as its reported version tells.
     pub fn missing_patches(&self) -> Vec<&'static str> {
-        let by_istio = self
-            .istio_version
-            .as_deref()
-            .and_then(numbers)
-            .map(|version| lacks(version, PATCHED_ISTIOS));
+        let missing = PATCHES.iter().filter(|patch| self.lacks(patch));
+        missing.map(|patch| patch.id).collect()
+    }
+
+    /// Returns how the proxy normalizes dot segments with parameters.
+    pub fn dot_parameters(&self) -> DotParameters {
+        match self.missing_patches().contains(&DOT_PARAMETERS) {
+            true => DotParameters::Kept,
+            false => DotParameters::Removed,
+        }
+    }
+
+    fn lacks(&self, patch: &Patch) -> bool {
+        let istio = self.istio_version.as_deref().and_then(numbers);
+        let by_istio = istio.map(|version| lacks(version, patch.istios));
         let by_envoy = || {
             self.envoy_release?;
-            numbers(&self.envoy_version).map(|version| lacks(version, PATCHED_ENVOYS))
+            numbers(&self.envoy_version).map(|version| lacks(version, patch.envoys))
         };
-        let lacks = by_istio.or_else(by_envoy).unwrap_or_default();
-        lacks.then_some(REPEATED_HEADERS).into_iter().collect()
+        by_istio.or_else(by_envoy).unwrap_or_default()
     }
 }
 
@@ -53,20 +84,27 @@ mod tests {
 
     #[test]
     fn versions_before_the_patch_of_their_line_lack_it() {
+        let [headers, dots] = &PATCHES;
         for (version, patched, expected) in [
-            ("1.36.4", PATCHED_ENVOYS, Some(true)),
-            ("1.36.5", PATCHED_ENVOYS, Some(false)),
-            ("1.35.8", PATCHED_ENVOYS, Some(true)),
-            ("1.37.0", PATCHED_ENVOYS, Some(true)),
-            ("1.40.0", PATCHED_ENVOYS, Some(false)),
-            ("1.33.19", PATCHED_ENVOYS, Some(true)),
-            ("2.0.0", PATCHED_ENVOYS, Some(false)),
-            ("1.28.4-distroless", PATCHED_ISTIOS, Some(true)),
-            ("1.28.5", PATCHED_ISTIOS, Some(false)),
-            ("1.30.0", PATCHED_ISTIOS, Some(false)),
-            ("1.28-alpha.0f3c", PATCHED_ISTIOS, None),
-            ("", PATCHED_ENVOYS, None),
-            ("unknown", PATCHED_ENVOYS, None),
+            ("1.36.9", dots.envoys, Some(true)),
+            ("1.36.10", dots.envoys, Some(false)),
+            ("1.35.20", dots.envoys, Some(true)),
+            ("1.40.0", dots.envoys, Some(false)),
+            ("1.28.9", dots.istios, Some(true)),
+            ("1.30.4", dots.istios, Some(false)),
+            ("1.36.4", headers.envoys, Some(true)),
+            ("1.36.5", headers.envoys, Some(false)),
+            ("1.35.8", headers.envoys, Some(true)),
+            ("1.37.0", headers.envoys, Some(true)),
+            ("1.40.0", headers.envoys, Some(false)),
+            ("1.33.19", headers.envoys, Some(true)),
+            ("2.0.0", headers.envoys, Some(false)),
+            ("1.28.4-distroless", headers.istios, Some(true)),
+            ("1.28.5", headers.istios, Some(false)),
+            ("1.30.0", headers.istios, Some(false)),
+            ("1.28-alpha.0f3c", headers.istios, None),
+            ("", headers.envoys, None),
+            ("unknown", headers.envoys, None),
         ] {
             let found = numbers(version).map(|version| lacks(version, patched));
             assert_eq!(found, expected, "{version}");

@@ -81,7 +81,11 @@ pub(super) fn unpatched(proxies: &[Proxy]) -> Vec<Value> {
     let warnings = lacking.into_iter().map(|((patch, version), names)| {
         let fact =
             format!("without the patch for {patch}: {}", list_first(names.iter(), NAMED_MAX));
-        note("proxies", &codes::ENVOY_UNPATCHED, format!("envoy/{version}"), fact)
+        let code = match patch {
+            "CVE-2026-73551" => &codes::ENVOY_DOT_SEGMENTS,
+            _ => &codes::ENVOY_UNPATCHED,
+        };
+        note("proxies", code, format!("envoy/{version}"), fact)
     });
     warnings.collect()
 }
@@ -175,6 +179,9 @@ mod tests {
         proxies.extend(["d", "e", "f"].map(|name| proxy(name, "1.36.4", lacking())));
         let found = unpatched(&typed::<Vec<_>>(Value::Array(proxies)));
         assert_eq!(short(&found), ["~STR0845 envoy/1.35.2", "~STR0845 envoy/1.36.4"]);
+        let dots = proxy("g", "1.38.1", json!(["CVE-2026-73551"]));
+        let dots = unpatched(&typed::<Vec<_>>(Value::Array(vec![dots])));
+        assert_eq!(short(&dots), ["~STR0852 envoy/1.38.1"]);
         let fact = "without the patch for CVE-2026-26308: a.shop, d.shop, e.shop and 1 more";
         assert_eq!(found[1]["fact"], fact);
     }

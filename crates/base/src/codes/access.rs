@@ -217,4 +217,13 @@ A client in another network connects through the east-west gateway of the worklo
 workload sees the gateway's address. The gateway cannot decrypt connections, so it adds no header with the
 client's address. `ipBlocks` and `notIpBlocks` match the gateway, or nothing. The client's certificate
 contains its identity on every path.";
+
+    /// An Envoy that does not resolve dot segments with parameters.
+    ENVOY_DOT_SEGMENTS = "STR0852", "proxies lack a patch that rules on paths need",
+        "Update these Envoys to 1.39.1, 1.38.4, 1.37.6 or 1.36.10, and Istio's proxies to 1.30.4 or 1.29.7.", "\
+CVE-2026-73551: an Envoy without the patch does not resolve a dot segment with a parameter (`/x/..;/admin`),
+but an application may resolve it to `/admin`. Therefore every workload that an enforced rule on paths
+selects denies requests whose normalized path contains such a segment, also with escaped dots
+(`/%2e%2e;/`). Routes of VirtualServices and filters of EnvoyFilters still see the unresolved path. Strait
+compares the version that the proxy reports: ISTIO_VERSION for Istio's proxies, otherwise Envoy's version.";
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use regex::bytes::{Captures, RegexBuilder};
 
-use strait_model::mesh_config::PathNormalization;
+use strait_model::mesh_config::{DotParameters, PathNormalization};
 use strait_proto::envoy::envoy::config::route::v3 as route;
 use strait_proto::envoy::envoy::r#type::matcher::v3 as matcher;
 
@@ -165,8 +165,12 @@ impl ProbedRequest {
     }
 
     /// Returns the request with the path as a proxy with this path normalization matches it.
-    pub(super) fn normalized(&self, normalization: PathNormalization) -> Self {
-        Self { path: normalization.applied(&self.path), ..self.clone() }
+    pub(super) fn normalized(
+        &self,
+        normalization: PathNormalization,
+        parameters: DotParameters,
+    ) -> Self {
+        Self { path: normalization.applied(&self.path, parameters), ..self.clone() }
     }
 
     /// Returns the URL to which a virtual host that requires TLS redirects the request.

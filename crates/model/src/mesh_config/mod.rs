@@ -41,6 +41,7 @@ pub use limits::{
 };
 pub use localities::{Distribute, LocalityFault, LocalitySetting, PlaceLabel, WrittenLocalities};
 pub use networks::{GatewayConfig, GatewayTarget, MeshNetworks, Network};
+pub use normal_path::{DOT_PARAMETER_REGEX, DotParameters, has_dot_parameter};
 pub use provider_service::ProviderService;
 pub use providers::{
     AuthorizationProtocol, AuthorizationProvider, AuthorizationRequest, CheckedBody,

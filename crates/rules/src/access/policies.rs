@@ -100,6 +100,17 @@ impl<'a> WorkloadAccess<'a> {
         self.policies.iter().filter_map(provider).collect()
     }
 
+    /// Returns whether an enforced rule that decides about requests matches their paths. Proxies then
+    /// deny requests whose path has a dot segment with a parameter
+    /// ([`strait_model::mesh_config::has_dot_parameter`]): the application may resolve it to another
+    /// path than the proxy.
+    pub fn decides_by_path(&self) -> bool {
+        let decides = |policy: &AuthorizationPolicy| {
+            !policy.dry_run && policy.action != AuthorizationAction::Audit
+        };
+        self.policies.iter().any(|policy| decides(policy) && policy.looks_at_paths())
+    }
+
     /// Returns the rules for tokens, sorted by issuer and without duplicates. Rules beyond the key
     /// budget have no keys.
     pub fn token_rules(&self) -> Vec<Cow<'a, TokenRule>> {

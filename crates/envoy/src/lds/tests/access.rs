@@ -182,6 +182,9 @@ fn allow_without_rules_denies_and_path_rules_merge_slashes() {
         inbound_listener(vec![port("http", 80, 8080)], &[("AuthorizationPolicy", paths)]);
     let manager = &filters(&listener, 8080)[0]["typed_config"];
     assert_eq!(manager["merge_slashes"], true, "repeated slashes do not bypass a rule on paths");
+    let deny = &manager["http_filters"][0]["typed_config"]["rules"];
+    assert_eq!(deny["action"], "DENY");
+    assert!(deny["policies"]["dot-segments-with-parameters"].is_object(), "{deny}");
 }
 
 /// 4.3: endpoints whose workloads accept no mTLS are reached in plain text, and only their

@@ -155,7 +155,7 @@ const FLAWS: [Case; 12] = [
 ];
 
 /// Known vulnerabilities of proxies and meshes.
-const VULNERABILITIES: [Case; 18] = [
+const VULNERABILITIES: [Case; 21] = [
     Case {
         name: "CVE-2021-31920, -29492: a path in every form",
         policies: r#"{"DENY": [{"to": [{"operation": {"paths": ["/admin*"]}}]}]}"#,
@@ -184,6 +184,35 @@ const VULNERABILITIES: [Case; 18] = [
         name: "control characters and NUL",
         policies: r#"{"DENY": [{"to": [{"operation": {"paths": ["/admin"]}}]}]}"#,
         requests: &[("plain", "GET /%00admin", "", 400), ("plain", "GET /\u{1}admin", "", 400)],
+    },
+    Case {
+        name: "CVE-2026-73551: dot segments with parameters do not bypass DENY",
+        policies: r#"{"DENY": [{"to": [{"operation": {"paths": ["/admin", "/admin/*"]}}]}]}"#,
+        requests: &[
+            ("plain", "GET /x/..;/admin", "", 403),
+            ("plain", "GET /x/..;a=1/admin", "", 403),
+            ("plain", "GET /.;/admin", "", 403),
+            ("plain", "GET /public/%2e%2e;/admin", "", 403),
+            ("plain", "GET /public/.%2E;x/admin", "", 403),
+            ("plain", "GET /public\\..;\\admin", "", 403),
+            ("plain", "GET /admin;x/..", "", 200),
+            ("plain", "GET /x/...;/a", "", 200),
+            ("plain", "GET /x?a=/..;/admin", "", 200),
+        ],
+    },
+    Case {
+        name: "CVE-2026-73551: dot segments with parameters do not bypass ALLOW",
+        policies: r#"{"ALLOW": [{"to": [{"operation": {"paths": ["/public/*"]}}]}]}"#,
+        requests: &[
+            ("plain", "GET /public/..;/x", "", 403),
+            ("plain", "GET /public/%2e%2e;/x", "", 403),
+            ("plain", "GET /public/x;a=1", "", 200),
+        ],
+    },
+    Case {
+        name: "rules without paths and dry runs deny no dot segments",
+        policies: r#"{"DENY": [{"to": [{"operation": {"methods": ["PUT"]}}]}], "CUSTOM tried": [{"to": [{"operation": {"paths": ["/a"]}}]}]}"#,
+        requests: &[("plain", "GET /x/%2e%2e;/admin", "", 200)],
     },
     Case {
         name: "CVE-2021-39155: a host in any case",

@@ -174,7 +174,8 @@ fn dry_run_queries_no_provider() {
     let in_force = custom_policy("r", "rpc", json!([{ "paths": ["/r"] }]));
     let (context, proxy) = with_custom_policies(vec![tried, in_force], []);
     let found = filters(&context, &proxy, 8080);
-    assert_eq!(names(&found), [HTTP, HTTP, ASK, "envoy.filters.http.router"]);
+    // The last RBAC filter denies paths that could bypass a rule on paths.
+    assert_eq!(names(&found), [HTTP, HTTP, ASK, HTTP, "envoy.filters.http.router"]);
     let key = &found[2]["typed_config"]["filter_enabled_metadata"]["path"][0]["key"];
     assert_eq!(key, "istio_ext_authz_rpc_shadow_effective_policy_id");
 }
