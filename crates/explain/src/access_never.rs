@@ -36,10 +36,17 @@ impl Values<'_> {
         let mut found = Vec::new();
         let mut without_match = 0;
         for rule in &policy.rules {
-            let facts: BTreeMap<String, String> = rule
-                .clauses()
-                .filter_map(|clause| Some((format!("spec.{}", clause.place), self.first(clause)?)))
-                .collect();
+            let mut facts = BTreeMap::new();
+            for alternative in alternatives(rule) {
+                for clause in alternative {
+                    let excluded = || {
+                        let by = excluded_by(clause, (alternative, rule))?;
+                        Some(format!("spec.{} excludes each of its values", by.place))
+                    };
+                    let fact = self.first(clause).or_else(excluded);
+                    facts.extend(fact.map(|fact| (format!("spec.{}", clause.place), fact)));
+                }
+            }
             for (path, fact) in facts {
                 found.push((&codes::ACCESS_VALUE_NEVER, path, fact));
             }
@@ -98,12 +105,15 @@ impl Values<'_> {
     }
 
     fn is_never(&self, rule: &AuthorizationRule) -> bool {
-        let is_dead =
-            |clause: &Clause| !clause.negated && clause.any.iter().all(|test| self.is_sure(test));
-        let all_dead = |all: &[Box<[Clause]>]| {
-            !all.is_empty() && all.iter().all(|clauses| clauses.iter().any(is_dead))
+        let is_dead = |clauses: &[Clause]| {
+            clauses.iter().any(|clause| {
+                let is_sure = || clause.any.iter().all(|test| self.is_sure(test));
+                !clause.negated && (is_sure() || excluded_by(clause, (clauses, rule)).is_some())
+            })
         };
-        all_dead(&rule.from) || all_dead(&rule.to) || rule.when.iter().any(is_dead)
+        let all_dead =
+            |all: &[Box<[Clause]>]| !all.is_empty() && all.iter().all(|clauses| is_dead(clauses));
+        all_dead(&rule.from) || all_dead(&rule.to) || is_dead(&rule.when)
     }
 
     /// Reports a negated condition of ALLOW whose values never match: the rule excludes nothing.
@@ -114,4 +124,21 @@ impl Values<'_> {
             (&codes::ACCESS_MATCHES_NOTHING, format!("spec.{}", clause.place), text.to_owned())
         })
     }
+}
+
+/// Iterates over the lists of clauses of a rule. All clauses of a list must hold.
+fn alternatives(rule: &AuthorizationRule) -> impl Iterator<Item = &[Clause]> {
+    rule.from.iter().chain(&rule.to).map(|clauses| &**clauses).chain([&*rule.when])
+}
+
+/// Returns the negated clause that excludes every value of a clause, among the clauses of its list
+/// and the conditions of its rule.
+fn excluded_by<'r>(
+    clause: &Clause,
+    (alternative, rule): (&'r [Clause], &'r AuthorizationRule),
+) -> Option<&'r Clause> {
+    let is_excluded =
+        |test: &RequestTest, by: &Clause| by.any.iter().any(|wider| test.is_within(wider));
+    let mut negated = alternative.iter().chain(&rule.when).filter(|other| other.negated);
+    negated.find(|by| !clause.negated && clause.any.iter().all(|test| is_excluded(test, by)))
 }

@@ -22,13 +22,18 @@ impl<'a> ServedPorts<'a> {
         selector: &PolicySelector,
     ) -> Option<Self> {
         let own = &name.object.namespace;
-        if own == context.access.root() || context.traffic.sidecars.gives_ports(own) {
+        if own == context.access.root() {
             return None;
         }
         let workloads = selected_workloads(context, own, selector);
         if workloads.is_empty()
             || workloads.iter().any(|labels| {
-                context.traffic.gateways.selecting(own, labels).any(|one| one.selector.is_some())
+                context.traffic.sidecars.gives_ports(own, labels)
+                    || context
+                        .traffic
+                        .gateways
+                        .selecting(own, labels)
+                        .any(|one| one.selector.is_some())
             })
         {
             return None;

@@ -26,7 +26,7 @@ use super::virtual_service_selection::RoutedService;
 use super::withheld::Withheld;
 use strait_base::codes;
 use strait_model::mesh_config::{OutboundTrafficPolicy, WrittenOutboundMode, WrittenPool};
-use strait_model::{Hostname, Interception, Namespace, Protocol};
+use strait_model::{Hostname, Interception, Labels, Namespace, Protocol, labels_match};
 
 /// A parsed Sidecar.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -562,10 +562,21 @@ impl Sidecars {
         all.flat_map(|sidecar| sidecar.proxies()).map(|(port, _)| port).collect()
     }
 
-    /// Returns whether a Sidecar defines inbound ports for workloads of a namespace.
-    pub fn gives_ports(&self, namespace: &Namespace) -> bool {
-        let own = self.objects.in_namespace(namespace).iter().chain(self.objects.root_default());
-        own.into_iter().any(|sidecar| sidecar.ingress.is_some())
+    /// Returns whether a Sidecar defines the inbound ports of a workload with these labels.
+    pub fn gives_ports(&self, namespace: &Namespace, labels: &Labels) -> bool {
+        let sidecar = self.applicable(namespace, |selector| labels_match(selector, labels));
+        sidecar.is_some_and(|sidecar| sidecar.ingress.is_some())
+    }
+
+    /// Returns the Sidecar that applies to a proxy.
+    fn applicable(
+        &self,
+        namespace: &Namespace,
+        selects: impl Fn(&RuleSelector) -> bool,
+    ) -> Option<&Arc<Sidecar>> {
+        let selected = |sidecar: &&Arc<Sidecar>| sidecar.selector.as_ref().is_none_or(&selects);
+        let own = self.objects.in_namespace(namespace);
+        own.iter().find(selected).or_else(|| self.objects.root_default())
     }
 
     /// Iterates over the namespaces with Sidecars.
@@ -577,11 +588,7 @@ impl Sidecars {
     /// namespace with a matching selector, or else without a selector, or else a Sidecar in the
     /// root namespace without a selector. Sidecars are never combined.
     pub fn scope<'a>(&'a self, namespace: &'a Namespace, selection: &Selection) -> ImportScope<'a> {
-        let own = self.objects.in_namespace(namespace);
-        let selected = |sidecar: &&Arc<Sidecar>| {
-            sidecar.selector.as_ref().is_none_or(|selector| selection.contains(selector))
-        };
-        let sidecar = own.iter().find(selected).or_else(|| self.objects.root_default());
+        let sidecar = self.applicable(namespace, |selector| selection.contains(selector));
         ImportScope { sidecar, namespace, withheld: None }
     }
 

@@ -391,6 +391,8 @@ fn value_that_never_matches_has_a_reason() {
         ("hosts", "https://a.example"),
         ("hosts", "a.example/b"),
         ("hosts", "a.*.example"),
+        ("hosts", "a.example:99999"),
+        ("paths", "/k\u{e4}se"),
         ("ports", "0"),
     ] {
         assert!(fact(to(json!({ field: [value] })), MergeSlashes).is_some(), "{field} {value}");
@@ -400,6 +402,7 @@ fn value_that_never_matches_has_a_reason() {
         ("namespaces", "Shop"),
         ("principals", "web"),
         ("principals", "a/*/b"),
+        ("principals", "mesh.example/ns/web/default"),
         ("requestPrincipals", "alice"),
         ("requestPrincipals", "https://a/*b*"),
     ] {
@@ -407,6 +410,8 @@ fn value_that_never_matches_has_a_reason() {
     }
     for (key, value) in [
         ("request.headers[x]", "a*b"),
+        ("request.headers[x]", "a\nb"),
+        ("request.headers[x]", " a"),
         ("request.headers[:path]", "admin"),
         ("request.auth.claims[a]", "a*b"),
         ("connection.sni", "a.*.example"),
@@ -431,6 +436,8 @@ fn value_that_never_matches_has_a_reason() {
     for (key, value) in [
         ("request.headers[accept]", "*/*"),
         ("request.headers[accept]", "text/*"),
+        ("request.headers[x]", "a *"),
+        ("source.principal", "mesh.example/vm/web"),
         ("connection.sni", "*.example"),
         ("source.namespace", "a*b"),
     ] {

@@ -218,6 +218,20 @@ fn exactly_one_sidecar_applies_to_a_proxy() {
 }
 
 #[test]
+fn only_the_sidecar_of_a_workload_gives_it_ports() {
+    let ingress = json!([{ "port": { "number": 7000, "protocol": "TCP", "name": "t" } }]);
+    let labels = |app: &str| Labels::from_iter([("app".into(), app.into())]);
+    let with = |spec: Value, namespace: &str| {
+        let (sidecars, _) = all(&[(namespace, "s", spec)]);
+        ["a", "b"].map(|app| sidecars.gives_ports(&"shop".into(), &labels(app)))
+    };
+    let selecting = json!({ "workloadSelector": { "labels": { "app": "a" } }, "ingress": ingress });
+    assert_eq!(with(selecting, "shop"), [true, false]);
+    assert_eq!(with(json!({ "ingress": ingress }), "shop"), [true, true]);
+    assert_eq!(with(json!({ "ingress": ingress }), "other"), [false, false]);
+}
+
+#[test]
 fn unsupported_fields_are_reported() {
     let spec = json!({
         "ingress": [{ "port": { "number": 80 }, "bind": "10.0.0.1" }],
