@@ -8,7 +8,7 @@
 //! | HTTP, of a service that is selected by address | also `VIP_PORT` | the route `HOST:PORT`; other data is forwarded to its original destination |
 //! | raw TCP, TLS | `VIP_PORT`; if several ServiceEntries share the address, one chain for each TLS name | the upstream cluster |
 //! | raw TCP, TLS, for an address range of the service or of a rule | a chain of `0.0.0.0_PORT`; if several services share the range, one for each TLS name | the upstream cluster |
-//! | raw TCP, TLS, of an entry without an address | TLS: a chain of `0.0.0.0_PORT` for its name; others: the remaining connections of that listener, if the entry keeps the client's destination, unknown destinations are not allowed, or a rule sets TLS or routes connections elsewhere | the upstream cluster |
+//! | raw TCP, TLS, of an entry without an address | TLS: a chain of `0.0.0.0_PORT` for its name; others: the remaining connections of that listener, if the entry keeps the client's destination, unknown destinations are not allowed, or a rule sets TLS, a tunnel, the PROXY protocol or limits, or routes connections elsewhere | the upstream cluster |
 //! | undeclared | `VIP_PORT` | the route `HOST:PORT` for HTTP, otherwise the upstream cluster |
 //! | undeclared, for an address range | chains of `0.0.0.0_PORT` for HTTP, for other plain text and for the rest | as for a VIP |
 //! | HTTP_PROXY, of a Sidecar | `ADDRESS_PORT` | the route `http_proxy.PORT` |

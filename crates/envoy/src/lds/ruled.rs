@@ -172,15 +172,20 @@ impl<'a> ConnectionRules<'a> {
     }
 
     /// Returns whether connections to a port of a service need a listener because a DestinationRule
-    /// sets TLS for them or a VirtualService routes them elsewhere. Otherwise they would bypass
-    /// these rules in plain text.
+    /// sets TLS, a tunnel, the PROXY protocol or limits for them, or a VirtualService routes them
+    /// elsewhere. Otherwise they would bypass these rules.
     pub(super) fn must_apply(&self, service: &MergedService, port: &Port) -> bool {
         let Class { namespace, selection, .. } = self.class;
         let policies = self.context.rules_for(service);
         let rule = policies.rule(RuleClient { namespace, selection }, &service.primary.namespace);
-        let tls = rule.and_then(|rule| rule.resolved("", port.number).tls);
-        tls.is_some_and(|tls| *tls != ClientTls::Disable)
-            || self.connections_for(service.hostname(), port, None).is_some()
+        let changes_connections = rule.is_some_and(|rule| {
+            let policy = rule.resolved("", port.number);
+            policy.tls.is_some_and(|tls| *tls != ClientTls::Disable)
+                || policy.tunnel.is_some()
+                || policy.proxy_protocol.is_some()
+                || policy.connection_pool.is_some_and(|pool| pool.limits_connections())
+        });
+        changes_connections || self.connections_for(service.hostname(), port, None).is_some()
     }
 
     /// Returns the rules for connections to a port of a service, at one address or at all, grouped

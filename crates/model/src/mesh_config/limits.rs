@@ -74,6 +74,19 @@ pub struct PoolLimits {
     pub more: RareGroup<RareLimits>,
 }
 
+impl PoolLimits {
+    /// Returns whether a limit applies to connections without HTTP.
+    pub fn limits_connections(&self) -> bool {
+        let RareLimits { tcp_keepalive, max_connection_duration, tcp_idle_timeout, .. } =
+            &*self.more;
+        self.max_connections.is_some()
+            || self.connect_timeout.is_some()
+            || tcp_keepalive.is_some()
+            || max_connection_duration.is_some()
+            || tcp_idle_timeout.is_some()
+    }
+}
+
 /// Rarely used limits.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct RareLimits {
