@@ -87,9 +87,16 @@ impl<'a> IngressOutline<'a> {
         for routed in self.bound(placed) {
             let namespace = &routed.service.meta.namespace;
             let hosts: Vec<_> = placed.hosts.iter().filter(|host| host.is_for(namespace)).collect();
+            // A short host of the object is the name of a service, and differs from the same name
+            // at the server.
+            let is_served = !placed.served_hosts(&routed.service).is_empty();
             for rule in &routed.service.tls {
                 let mut push = |takes| found.push(BytesRule { routed, rule, takes });
                 for one in &rule.matches {
+                    if !is_served {
+                        push(Err(BytesMisfit::Hosts));
+                        continue;
+                    }
                     if !self.takes(placed, selection, one) {
                         push(Err(BytesMisfit::Match(one)));
                         continue;
