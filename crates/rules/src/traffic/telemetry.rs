@@ -113,7 +113,7 @@ impl Telemetry {
                 reasons.push(Reason::lost(&codes::TRAFFIC_VALUE, path, text));
                 continue;
             }
-            if let Some(name) = expression.as_deref().and_then(cel::unknown_attribute) {
+            for name in expression.as_deref().map(cel::unknown_attributes).unwrap_or_default() {
                 let path = format!("spec.accessLogging[{at}].filter.expression");
                 let text = format!(
                     "{name} is not an attribute of Envoy: requests are not logged if the expression needs its value"

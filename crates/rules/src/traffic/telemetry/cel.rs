@@ -89,10 +89,10 @@ pub(super) fn check(text: &str) -> Result<(), String> {
     }
 }
 
-/// Returns the first name in a valid expression that is not an attribute of Envoy, for example a
-/// misspelled one.
-pub(super) fn unknown_attribute(text: &str) -> Option<String> {
-    attributes::unknown(&tokens(text).ok()?)
+/// Returns the names in a valid expression that are not attributes of Envoy, for example misspelled
+/// ones.
+pub(super) fn unknown_attributes(text: &str) -> Vec<String> {
+    tokens(text).map(|tokens| attributes::unknown(&tokens)).unwrap_or_default()
 }
 
 fn too_deep() -> String {

@@ -248,7 +248,7 @@ impl RawTagOverride {
             return Err((".value", "contains % or a line break".to_owned()));
         }
         cel::check(&value).map_err(|fact| (".value", fact))?;
-        match cel::unknown_attribute(&value) {
+        match cel::unknown_attributes(&value).into_iter().next() {
             Some(name) => Err((".value", format!("{name} is not an attribute of Envoy"))),
             None => Ok(LabelChange::Set(value)),
         }

@@ -157,6 +157,8 @@ fn misspelt_attribute_of_a_filter_is_reported() {
         filter_reasons("response.kode >= 400"),
         [(&codes::TRAFFIC_UNSUPPORTED, text.to_owned())]
     );
+    let twice = filter_reasons("response.kode >= 400 || response.kode == 0 || reqest.path == '/'");
+    assert_eq!(twice.len(), 2, "{twice:?}");
 }
 
 #[test]

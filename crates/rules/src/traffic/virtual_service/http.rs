@@ -2,6 +2,7 @@
 //! docs/reference/traffic.md, "VirtualService").
 
 mod conditions;
+mod silent;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use super::super::route::{
     AbortStatus, ClaimPath, CrossOrigin, Destination, FixedResponse, HeaderChanges, HeaderEdits,
     HttpRule, InjectedFault, MESH, Mirror, PathMatch, PathRewrite, RareAtDestination,
     RareConditions, RareTerms, RedirectPath, RedirectPort, RedirectRule, RequestMatch, Rewrite,
-    RuleTerms, TextMatch, is_text, place,
+    RuleTerms, TextMatch, is_set_by_proxies, is_text, place,
 };
 use super::claims::{claim_path, divided};
 use super::raw::{
@@ -37,15 +38,9 @@ const ABSENT: &str = "without a valid version of the object, the rule is left ou
 /// through to another rule.
 pub(super) fn leave_out_faulty(rule: &mut HttpRule) {
     let is_faulty = rule.refused || rule.matches.iter().any(|one| one.refused);
-    if !is_faulty || blocks(rule) {
-        return;
+    if is_faulty && !blocks(rule) {
+        rule.leave_out();
     }
-    rule.destinations = Box::default();
-    rule.terms = Arc::new(RuleTerms {
-        is_absent: true,
-        more: RareTerms { name: Arc::clone(&rule.name), ..RareTerms::default() }.into(),
-        ..RuleTerms::default()
-    });
 }
 
 /// Returns whether a rule keeps all requests from a destination.
@@ -82,6 +77,7 @@ impl Reader<'_> {
         mut raw: RawHttpRule,
         path: &str,
     ) -> (HttpRule, Option<Delegate>) {
+        self.settings_without_effect(&raw, path);
         self.leave_out_for_own_answer(&mut raw, path);
         let matches = raw.r#match.into_iter().enumerate();
         let matches = matches.map(|(at, raw)| self.request(raw, &format!("{path}.match[{at}]")));
@@ -125,11 +121,13 @@ impl Reader<'_> {
         }
         self.destinations(raw.route, path, &mut rule);
         self.actions(raw.redirect, raw.direct_response, raw.rewrite, path, &mut rule);
-        let RuleTerms { refused, retries, more: terms, .. } = &mut *rule;
+        let RuleTerms { refused, retries, .. } = &mut *rule;
         *retries = raw
             .retries
             .map(|raw| self.retries(raw, &format!("{path}.retries"), refused))
             .map(Box::new);
+        self.late_try_timeout(&rule, path);
+        let RuleTerms { refused, more: terms, .. } = &mut *rule;
         let fault = raw.fault.map(|raw| self.fault(raw, &format!("{path}.fault"), refused));
         terms.fault = fault.map(Box::new);
         let cors =
@@ -719,6 +717,9 @@ impl Reader<'_> {
                 } else if !is_header_name(&name) {
                     this.refuse(refused, &path, "is not a valid header");
                 } else {
+                    if part == "response" && is_set_by_proxies(&name) {
+                        this.lost(&path, "proxies set this header themselves: it stays");
+                    }
                     remove.push(name.to_ascii_lowercase().into());
                 }
             }

@@ -208,6 +208,58 @@ fn redirect_may_replace_the_matched_prefix() {
 }
 
 #[test]
+fn header_of_responses_that_proxies_set_themselves_is_reported() {
+    for (change, paths) in [
+        ("response: {set: {Server: a, date: b}}", &["response.set[Server]"][..]),
+        (
+            "response: {remove: [Server, date, x]}",
+            &["response.remove[Server]", "response.remove[date]"][..],
+        ),
+        ("request: {remove: [server, date]}", &[][..]),
+    ] {
+        let (_, reasons) = read(&format!(
+            "{{hosts: [a], http: [{{route: [{{destination: {{host: a}}}}], headers: {{{change}}}}}]}}"
+        ));
+        let paths: Vec<_> =
+            paths.iter().map(|path| format!("spec.http[0].headers.{path}")).collect();
+        let expected: Vec<_> =
+            paths.iter().map(|path| (&codes::ROUTE_PART_LOST, &**path)).collect();
+        assert_eq!(codes_and_paths(&reasons), expected, "{change}");
+    }
+}
+
+#[test]
+fn settings_of_a_rule_without_effect_have_a_reason() {
+    for (settings, path) in [
+        ("fault: {abort: {httpStatus: 500, percentage: {value: 0}}}", "fault.abort.percentage"),
+        ("fault: {delay: {fixedDelay: 1s, percentage: {value: 0}}}", "fault.delay.percentage"),
+        ("mirrorPercentage: {value: 5}", "mirrorPercentage"),
+        ("mirror: {host: m}, mirrorPercentage: {value: 0}", "mirrorPercentage"),
+        ("mirrors: [{destination: {host: m}, percentage: {value: 0}}]", "mirrors[0].percentage"),
+        ("corsPolicy: {allowMethods: [GET]}", "corsPolicy.allowOrigins"),
+        ("match: [{ignoreUriCase: true, method: {exact: GET}}]", "match[0].ignoreUriCase"),
+        ("timeout: 1s, retries: {attempts: 1, perTryTimeout: 5s}", "retries.perTryTimeout"),
+        ("rewrite: {authority: bad host}", "rewrite.authority"),
+    ] {
+        let (_, reasons) = read(&format!(
+            "{{hosts: [a], http: [{{route: [{{destination: {{host: a}}}}], {settings}}}]}}"
+        ));
+        let paths: Vec<_> = reasons.iter().map(|reason| &*reason.path).collect();
+        assert_eq!(paths, [format!("spec.http[0].{path}")], "{settings}");
+        assert!(reasons.iter().all(|reason| reason.is_lost && !reason.is_fault()));
+    }
+    for settings in [
+        "timeout: 0s, retries: {attempts: 1, perTryTimeout: 5s}",
+        "rewrite: {authority: 'a.example:80'}",
+    ] {
+        let (_, reasons) = read(&format!(
+            "{{hosts: [a], http: [{{route: [{{destination: {{host: a}}}}], {settings}}}]}}"
+        ));
+        assert_eq!(reasons, [], "{settings}");
+    }
+}
+
+#[test]
 fn single_label_is_a_valid_server_name() {
     let names = |hosts: &str, name: &str| {
         let (service, reasons) = read(&format!(

@@ -124,12 +124,12 @@ const OTHERS: [&str; 14] = [
     "uint",
 ];
 
-/// Returns the first name in an expression that is not an attribute of Envoy.
-pub(super) fn unknown(tokens: &[CelToken<'_>]) -> Option<String> {
+/// Returns the names in an expression that are not attributes of Envoy, in their order.
+pub(super) fn unknown(tokens: &[CelToken<'_>]) -> Vec<String> {
     let sign = |at: Option<usize>, sign: &str| {
         at.and_then(|at| tokens.get(at)).is_some_and(|token| *token == CelToken::Sign(sign))
     };
-    tokens.iter().enumerate().find_map(|(at, token)| {
+    let names = tokens.iter().enumerate().filter_map(|(at, token)| {
         let CelToken::Name(name) = token else { return None };
         let is_field = sign(at.checked_sub(1), ".");
         let is_called = sign(Some(at + 1), "(");
@@ -147,12 +147,19 @@ pub(super) fn unknown(tokens: &[CelToken<'_>]) -> Option<String> {
             }
             _ => None,
         }
-    })
+    });
+    let mut unknown = Vec::new();
+    for name in names {
+        if !unknown.contains(&name) {
+            unknown.push(name);
+        }
+    }
+    unknown
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{READABLE, unknown_attribute};
+    use super::super::{READABLE, unknown_attributes};
 
     #[test]
     fn names_that_are_not_attributes_of_envoy_are_found() {
@@ -163,11 +170,11 @@ mod tests {
             ("request.headers.a == code", "code"),
             ("connection.tls == 'a'", "connection.tls"),
         ] {
-            assert_eq!(unknown_attribute(text).as_deref(), Some(expected), "{text}");
+            assert_eq!(unknown_attributes(text), [expected], "{text}");
         }
         let others = ["filter_state.any.name == 1", "request['pth'] == '/'", "metadata['a'].b"];
         for text in READABLE.into_iter().chain(others) {
-            assert_eq!(unknown_attribute(text), None, "{text}");
+            assert_eq!(unknown_attributes(text), [""; 0], "{text}");
         }
     }
 }
