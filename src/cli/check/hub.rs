@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::members::MemberApi;
+use super::stray_secrets::strays;
 use super::{injection, member_policies, members, roots};
 use crate::cli::cluster::api::{ClusterApi, Hub};
 use crate::cli::cluster::webhook;
@@ -52,7 +53,7 @@ pub(super) async fn findings(
         tokio::time::timeout(HUB_WAIT, reading).await.map_err(late)??
     };
     let HubInputs { api, secrets, members, uid, roots, published } = read;
-    let mut found = super::strays(&secrets);
+    let mut found = strays(&secrets);
     let (roots, policies, webhooks) = tokio::join!(
         roots::gather(roots, &api.context, &members, namespace),
         member_policies::gather((api.server(), uid.as_deref()), &members),

@@ -32,7 +32,7 @@ use super::merge::{
 };
 use super::named::{ambiguous, named, of_row};
 use super::preview::QUESTION_BYTES_MAX;
-use super::replica_comparison::{self, ReplicaProblem};
+use super::replica_problems::ReplicaProblem;
 use super::sources::{Sources, SourcesState};
 use crate::replica_state;
 use crate::replicas::{OtherReplicas, Peer, PeerAnswer, PeerRequest};
@@ -561,7 +561,6 @@ pub(super) async fn serve(
     let router = debug
         .route(STREAMS, get(streams))
         .route(replica_state::PATH, get(state))
-        .route(replica_comparison::PATH, get(replica_comparison::show))
         .with_state(Arc::clone(&sources));
     while let Some(connection) = accepted.recv().await {
         let router = router.clone();

@@ -27,6 +27,7 @@ mod probe;
 mod problems;
 mod proxy_view;
 mod replica_comparison;
+mod replica_problems;
 mod rollout;
 mod same_ranges;
 mod session;
@@ -70,7 +71,7 @@ pub use self::port::ConnectionLimiter;
 use self::port::{Workers, aside};
 pub use self::problems::follow as follow_problems;
 use self::proxy_view::{view_of, withheld};
-pub use self::replica_comparison::ReplicaComparison;
+pub use self::replica_problems::ReplicaComparison;
 pub use self::shared::SharedAnswers;
 pub use self::sources::{Lately, Readiness, Sources};
 use self::sources::{SourcesState, connected, current, served_to};
@@ -109,7 +110,8 @@ pub async fn serve(
         PageTopics::of(&announcing).announce(&announcing.announcements).await;
     });
     let workers = Workers::default();
-    let of_replicas = debug_routes(workers.clone());
+    let of_replicas = debug_routes(workers.clone())
+        .route(replica_comparison::PATH, get(replica_comparison::show));
     let serving = across::serve(replicas, of_replicas, Arc::clone(&sources));
     tasks.spawn("requests of replicas", serving);
     let router = router(sources, workers);

@@ -14,7 +14,7 @@ use super::merge::select;
 use super::named::{ambiguous, of_stream};
 use super::page::BrowserAccess;
 use super::port::ConnectionLimiter;
-use super::replica_comparison::ReplicaComparison;
+use super::replica_problems::ReplicaComparison;
 use super::shared::SharedAnswers;
 use super::tally::WithheldTally;
 use super::token::Token;

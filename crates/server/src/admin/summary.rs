@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 
 use super::failure::{AdminResult, pretty};
 use super::merge::REFUSALS_MAX;
-use super::replica_comparison::ReplicaProblem;
+use super::replica_problems::ReplicaProblem;
 use super::sources::{Sources, SourcesState, current};
 use super::{connection_problems, hold, other_sources, rollout, views};
 use strait_admin_api as api;
