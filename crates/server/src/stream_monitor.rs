@@ -81,7 +81,7 @@ impl StreamMonitor {
         let (most, now) = (samples.most(), last.streams);
         let fall = match samples.emptied {
             Some((since, before)) => Some(format!(
-                "all {before} streams ended {} minutes ago, and no proxy has connected since",
+                "all {before} streams of this replica ended {} minutes ago, and no proxy has connected to it since",
                 at.duration_since(since).as_secs() / 60
             )),
             None if now * 2 <= most && most >= HALF_MIN => {
