@@ -159,7 +159,7 @@ impl ConfigView<'_> {
         let pod = pods.find_next(&mut Near::default(), key)?;
         let labels = &*pod.labels;
         let mut gateways = self.context.traffic.gateways.selecting(namespace, labels);
-        if self.context.traffic.sidecars.gives_ports(namespace)
+        if self.context.traffic.sidecars.gives_ports(namespace, labels)
             || gateways.any(|gateway| gateway.selector.is_some())
         {
             return None;
