@@ -134,7 +134,7 @@ impl Journal {
                     enter(format!("cluster {}: {reason}", status.id));
                 }
                 (true, false) => {
-                    enter(format!("cluster {}: its kubeconfig is accepted", status.id))
+                    enter(format!("cluster {}: its kubeconfig is accepted", status.id));
                 }
                 _ => {}
             }

@@ -78,7 +78,7 @@ mod tests {
         comparison.record(after(5), found("cluster c1"));
         assert_eq!(comparison.problems(), []);
         comparison.record(after(10), found("cluster c1"));
-        assert_eq!(comparison.problems(), [problem.clone()]);
+        assert_eq!(comparison.problems(), std::slice::from_ref(&problem));
         comparison.record(after(15), found("cluster c2"));
         assert_eq!(comparison.problems(), [], "another object");
         comparison.record(after(30), Vec::new());

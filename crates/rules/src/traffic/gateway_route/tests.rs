@@ -110,7 +110,7 @@ fn unreadable_match_of_a_route_removes_its_rule_unless_the_rule_has_no_backends(
     let expected = (&codes::MATCH_REFUSED, "spec.rules[0].matches[0].headers[0]".to_owned());
     for action in [BACKEND, redirect] {
         let (rule, reasons) = rule(&format!("{{{matches}, {action}}}"));
-        assert_eq!(reasons, [expected.clone()]);
+        assert_eq!(reasons, std::slice::from_ref(&expected));
         assert!(rule.is_absent && rule.matches.is_empty(), "{action}");
         assert_eq!(rule.all_destinations().count(), 0, "{action}");
     }
