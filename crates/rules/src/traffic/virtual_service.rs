@@ -255,7 +255,8 @@ impl Reader<'_> {
             let mut destinations = Vec::new();
             for (at, raw) in raw.route.into_iter().enumerate() {
                 let path = format!("{path}.route[{at}]");
-                let weight = if only { Ok(1) } else { u32::try_from(raw.weight) };
+                let weight =
+                    if only && raw.weight >= 0 { Ok(1) } else { u32::try_from(raw.weight) };
                 if weight.is_err() {
                     let text = format!(
                         "{} is not a valid weight; the destination receives no \

@@ -293,7 +293,7 @@ impl Reader<'_> {
         let mut all = Vec::with_capacity(raw.len());
         for (at, raw) in raw.into_iter().enumerate() {
             let path = format!("{path}.route[{at}]");
-            let weight = if only { Ok(1) } else { u32::try_from(raw.weight) };
+            let weight = if only && raw.weight >= 0 { Ok(1) } else { u32::try_from(raw.weight) };
             let Ok(weight) = weight else {
                 self.refuse(
                     &mut rule.refused,

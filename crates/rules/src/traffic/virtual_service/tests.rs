@@ -296,6 +296,19 @@ fn zero_weight_gets_no_requests_and_a_zero_sum_has_no_destination() {
 }
 
 #[test]
+fn negative_weight_of_a_single_destination_is_refused() {
+    for (list, code, path) in [
+        ("http", &codes::ROUTE_REFUSED, "spec.http[0].route[0]"),
+        ("tcp", &codes::DESTINATION_INVALID, "spec.tcp[0].route[0].weight"),
+    ] {
+        let (_, reasons) = read(&format!(
+            "{{hosts: [a], {list}: [{{route: [{{destination: {{host: a}}, weight: -1}}]}}]}}"
+        ));
+        assert_eq!((reasons[0].code, &*reasons[0].path), (code, path));
+    }
+}
+
+#[test]
 fn fields_without_an_effect_are_reported() {
     for (more, code, path) in [
         ("rewrite: {}", &codes::ROUTE_PART_LOST, "rewrite"),
