@@ -329,6 +329,7 @@ fn shown(
             let own = own_domain(diff.whole[1], proxy);
             let same = |name: &str| match own {
                 Ok(namespace) => diff.same_route(&class, Some(namespace), name),
+                Err(_) if diff.is_large => false,
                 Err(domain) => {
                     let [before, now] =
                         diff.both().map(|common| common.route_in(&class, domain, name));
@@ -342,9 +343,12 @@ fn shown(
                 affected.lists.add(Wildcard::Clusters);
             }
             let target = (&view, listener_form);
-            let [before, now] =
-                diff.both().map(|common| lds::gateway(common.context, target, port));
-            if before != now {
+            let same = || {
+                let [before, now] =
+                    diff.both().map(|common| lds::gateway(common.context, target, port));
+                before == now
+            };
+            if diff.is_large || !same() {
                 affected.lists.add(Wildcard::Listeners);
             }
         }

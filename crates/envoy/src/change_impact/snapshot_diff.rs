@@ -28,6 +28,10 @@ use strait_rules::traffic::{HostPattern, Traffic};
 use strait_xds::names::{OutboundName, port_number};
 use strait_xds::resource::Resource;
 
+/// Maximum number of resources of the changed services that the event loop generates for a
+/// comparison: upstream clusters, routes and filter chains.
+const COMPARED_MAX: usize = 512;
+
 /// Two versions of the mesh, and the differences between them.
 pub(super) struct SnapshotDiff<'a> {
     pub(super) cache: &'a Cache,
@@ -44,6 +48,9 @@ pub(super) struct SnapshotDiff<'a> {
     /// Whether all services only differ [behind their ports](MergedService::same_before_ports),
     /// which does not affect clients.
     pub(super) is_behind_ports: bool,
+    /// Whether the services have more than [`COMPARED_MAX`] resources. Then all resources that may
+    /// differ count as different, and each stream compares its own.
+    pub(super) is_large: bool,
     /// The differences between the rules.
     pub(super) rules: RuleDifference,
     /// The services of authorization providers and tracing providers, by the provider's name.
@@ -134,6 +141,7 @@ impl<'a> SnapshotDiff<'a> {
                 }
             }
         }
+        let is_large = [&before, &now].into_iter().any(|one| resource_count(one) > COMPARED_MAX);
         let versions = whole.map(|context| &**context);
         let is_behind_ports = hosts.iter().all(|host| same_before_ports(versions, host));
         Self {
@@ -143,6 +151,7 @@ impl<'a> SnapshotDiff<'a> {
             defined,
             by_namespace,
             is_behind_ports,
+            is_large,
             rules: RuleDifference::of(versions, hosts),
             excerpts: [(before, cache.sharing_listeners()), (now, cache.ahead())],
             routes,
@@ -225,6 +234,9 @@ impl<'a> SnapshotDiff<'a> {
         if self.affects_only_routes(&view.namespace) {
             return true;
         }
+        if self.is_large {
+            return false;
+        }
         let [before, now] = self.both().map(|common| common.outbound(view, form));
         before == now
     }
@@ -241,6 +253,9 @@ impl<'a> SnapshotDiff<'a> {
         }
         if self.affects_only_routes(&class.namespace) {
             return true;
+        }
+        if self.is_large {
+            return false;
         }
         let key = (self.class(class), form);
         if let Some(same) = self.answers.borrow().listeners.get(&key) {
@@ -280,6 +295,9 @@ impl<'a> SnapshotDiff<'a> {
             Role::Gateway => context.services.get(host),
         });
         let (Some(old), Some(new)) = (old, new) else { return old.is_some() == new.is_some() };
+        if self.is_large {
+            return false;
+        }
         let services = [old, new];
         let [before, now] = contexts;
         let views = [view.projected(before, old), view.projected(now, new)];
@@ -356,6 +374,9 @@ impl<'a> SnapshotDiff<'a> {
         {
             return true;
         }
+        if self.is_large {
+            return false;
+        }
         let class = &self.class(class);
         if let (Some(namespace), Some(port)) = (namespace, port_number(name)) {
             // Generating the current base may drop the previous one from the cache, so both are
@@ -377,7 +398,7 @@ impl<'a> SnapshotDiff<'a> {
         self.is_behind_ports
             || self.rules.is_unaffected(&class.namespace)
             || !self.routes.contains(&*port.to_string())
-            || self.same_route_base(&self.class(class), port, completes)
+            || (!self.is_large && self.same_route_base(&self.class(class), port, completes))
     }
 
     /// Returns whether the routes of a port are equal in both versions, for namespaces without any
@@ -404,6 +425,10 @@ impl<'a> SnapshotDiff<'a> {
     /// The comparison uses the entire mesh: libraries request resources by name, and a route
     /// depends on its destinations.
     pub(super) fn by_name(&self, view: &ViewKey, affected: &mut AffectedResources) {
+        if self.is_large {
+            affected.everything = true;
+            return;
+        }
         let caches = self
             .by_name
             .get_or_init(|| [self.cache.sharing_listeners(), self.cache.sharing_listeners()]);
@@ -573,4 +598,14 @@ impl<'a> SnapshotDiff<'a> {
         self.cache.put_served(now, (cluster.clone(), namespace.clone()), Arc::clone(&served));
         [old, served]
     }
+}
+
+/// Returns the number of upstream clusters, routes and filter chains of an excerpt, at most.
+fn resource_count(excerpt: &PushContext) -> usize {
+    let clusters = excerpt.all_services().map(|service| {
+        let rules = excerpt.traffic.destination_rules.of(service.hostname().as_str());
+        service.ports().count() * (1 + rules.subset_count())
+    });
+    let routes = excerpt.traffic.virtual_services.all().map(|routed| routed.pair_count());
+    clusters.chain(routes).sum()
 }

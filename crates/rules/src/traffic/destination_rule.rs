@@ -535,6 +535,11 @@ impl RulesForHost {
         all.filter(move |rule| rule.subsets.contains_key(name))
     }
 
+    /// Returns the number of subsets of all rules.
+    pub fn subset_count(&self) -> usize {
+        self.rules.iter().flat_map(|rules| rules.iter()).map(|rule| rule.subsets.len()).sum()
+    }
+
     /// Iterates over the namespaces of the rules, possibly with duplicates.
     pub fn namespaces(&self) -> impl Iterator<Item = &Namespace> {
         self.rules.iter().flat_map(|rules| rules.iter().map(|rule| rule.namespace()))

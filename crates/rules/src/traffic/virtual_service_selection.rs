@@ -95,6 +95,16 @@ impl RoutedService {
             || self.http.rules.iter().any(|rule| !rule.is_absent)
     }
 
+    /// Returns the number of pairs of a condition and a destination in its rules.
+    pub fn pair_count(&self) -> usize {
+        let http = self.http.rules.iter();
+        let http = http.map(|rule| rule.matches.len().max(1) * rule.destinations.len().max(1));
+        let connections = self.service.tls.iter().chain(&self.service.tcp);
+        let connections =
+            connections.map(|rule| rule.matches.len().max(1) * rule.destinations.len().max(1));
+        http.chain(connections).sum()
+    }
+
     /// Iterates over all destinations, including mirrors.
     pub fn destinations(&self) -> impl Iterator<Item = &Destination> {
         self.destinations_where(|_| true)

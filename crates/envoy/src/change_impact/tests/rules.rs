@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::*;
+use strait_base::cpu;
 use strait_mesh::push::reach::RuleDifference;
 
 /// A mesh with objects that can be edited.
@@ -578,5 +579,43 @@ fn limits_of_a_rule_reach_the_workloads_of_its_service_regardless_of_imports() {
     for most in [1, 2] {
         let affected = edited.put("DestinationRule", "limits", rule(most)).expect("a version");
         assert!(affected["shop"].lists.contains(Wildcard::Clusters), "{most}: {affected:?}");
+    }
+}
+
+/// The event loop may not generate thousands of resources to compare them: 4,000 may take no
+/// longer than twice as many as it compares.
+#[test]
+fn edit_of_a_large_object_takes_no_longer_than_a_comparison() {
+    let subsets = |count: usize| {
+        let subset =
+            |at: usize| json!({ "name": format!("s{at}"), "labels": { "v": at.to_string() } });
+        json!({ "host": "a", "subsets": (0..count).map(subset).collect::<Vec<_>>() })
+    };
+    let matches = |count: usize| {
+        let matches = (0..count).map(|at| json!({ "uri": { "prefix": format!("/{at}") } }));
+        let route = json!([{ "destination": { "host": "a" } }]);
+        json!({ "hosts": ["a"], "http": [{ "match": matches.collect::<Vec<_>>(), "route": route }] })
+    };
+    let cost = |kind: &str, spec: Value| {
+        let mut mesh = Edited::new();
+        mesh.write(kind, "one", json!({ "spec": spec }));
+        mesh.publish();
+        let begun = cpu::thread_time();
+        let affected = mesh.take_affected().expect("it is new");
+        (cpu::thread_time() - begun, affected)
+    };
+    let cases: [(&str, &dyn Fn(usize) -> Value); 2] =
+        [("DestinationRule", &subsets), ("VirtualService", &matches)];
+    for (kind, spec) in cases {
+        let (compared, all) = cost(kind, spec(500));
+        let (large, affected) = cost(kind, spec(4000));
+        println!("{kind}: {compared:?} for 500, {large:?} for 4,000");
+        assert!(large < compared * 2, "{kind}: {compared:?} for 500, {large:?} for 4,000");
+        for (namespace, all) in &all {
+            let affected = &affected[namespace];
+            assert!(affected.routes.is_superset(&all.routes), "{kind} {namespace}");
+            assert!(affected.assignments.is_superset(&all.assignments), "{kind} {namespace}");
+            assert_eq!(affected.lists.and(all.lists), all.lists, "{kind} {namespace}");
+        }
     }
 }
