@@ -156,7 +156,8 @@ impl<'a> PolicyFindings<'a> {
     /// Reports that tokens are optional: present tokens are verified, but only a rule can require
     /// one.
     fn unrequired_token(&self) -> Option<PolicyFinding> {
-        if self.context.access.request(&self.name.object)?.rules.is_empty() {
+        let rules = &self.context.access.request(&self.name.object)?.rules;
+        if rules.is_empty() || rules.iter().any(|rule| rule.requires_token) {
             return None;
         }
         let requires_token = |one: &WorkloadAccess<'_>| {
