@@ -47,6 +47,7 @@ use strait_model::{
 };
 use strait_rules::access::{AccessPolicies, PolicyName};
 use strait_rules::service_entry::EntryProblem;
+use strait_rules::traffic::gateway_servers::Gateways;
 use strait_rules::traffic::selection::RuleSelector;
 use strait_rules::traffic::virtual_service_selection::RoutedService;
 use strait_rules::traffic::{
@@ -158,6 +159,8 @@ pub struct ConfigView<'a> {
     covered_rules: OnceCell<CoveredRules>,
     /// Whether merged routes of the Gateway API are evaluated, by their active form.
     covered_routes: RefCell<HashMap<*const RoutedService, Rc<CoveredRules>>>,
+    /// The Gateways without the parts that they lose to others.
+    remaining_gateways: OnceCell<Gateways>,
     /// Cache of whether Gateways have no effect.
     idle_gateways: RefCell<BTreeMap<ObjectMeta, bool>>,
     /// Cache of the namespaces with workloads that a Gateway's selector selects.
@@ -205,6 +208,7 @@ impl<'a> ConfigView<'a> {
             service_ports: OnceCell::new(),
             covered_rules: OnceCell::new(),
             covered_routes: RefCell::default(),
+            remaining_gateways: OnceCell::new(),
             idle_gateways: RefCell::default(),
             selected: RefCell::default(),
         }
@@ -438,3 +442,6 @@ fn state_of(key: &ObjectKey, state: ObjectStanding, found: Finding) -> ConfigSta
         reasons: found.reasons.iter().map(ConfigReason::from).collect(),
     }
 }
+
+#[cfg(test)]
+mod tests;

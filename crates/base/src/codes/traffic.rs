@@ -82,8 +82,9 @@ unknown: they accept what the application accepts.";
         "Give the entry unique hosts and addresses, or remove it.", "\
 Services of clusters take precedence over ServiceEntries, and older ServiceEntries over younger ones. A host
 of another namespace is not merged. An address or range of another service stays with that service, at each
-port that both have. Of several entries without an address that have the same TCP port, one receives the
-connections of clients that do not resolve names with the agent's DNS. The message names the owner.";
+port that both have, and so does a short name of a Service (NAME.NAMESPACE). Of several entries without an
+address that have the same TCP port, one receives the connections of clients that do not resolve names with
+the agent's DNS. The message names the owner.";
 
     /// A server of a Gateway.
     GATEWAY_SERVER = "STR1010", "a server of a Gateway cannot be served as written",
@@ -103,8 +104,9 @@ HTTPS (httpsRedirect), no server of the port serves the host in plain text.";
     GATEWAY_UNBOUND = "STR1012", "a VirtualService names a Gateway that does not serve it",
         "Create the Gateway, or add a host of the VirtualService to a server of the Gateway.", "\
 A Gateway serves a VirtualService if at least one server of the Gateway has a host of the VirtualService and
-accepts the VirtualService's namespace (`namespace/host`). This Gateway does not serve it, or not for the
-named host. The VirtualService applies elsewhere.";
+accepts the VirtualService's namespace (`namespace/host`). Servers and hosts that belong to another Gateway
+(STR1011) serve nothing. This Gateway does not serve it, or not for the named host. The VirtualService applies
+elsewhere.";
 
     /// proxies: secrets.
     SECRETS_SURPLUS = "STR1082", "a gateway requests more secrets than it can receive",

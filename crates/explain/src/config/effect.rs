@@ -156,7 +156,7 @@ impl ConfigView<'_> {
             // The object's namespace sees no service with these hosts.
             return Vec::new();
         }
-        let gateways = &self.context.traffic.gateways;
+        let gateways = self.remaining_gateways();
         known.extend(gateways.serving(service).flat_map(|(_, at)| at));
         let wildcards = self.context.wildcard_services().filter(|one| {
             let pattern = HostPattern::for_service(one.hostname());

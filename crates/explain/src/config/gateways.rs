@@ -15,6 +15,7 @@ use strait_model::mesh_config::GatewayScope;
 use strait_model::{ClusterId, Labels, Namespace, Protocol, Proxy, is_privileged, labels_match};
 use strait_rules::traffic::Reason;
 use strait_rules::traffic::gateway::{Gateway, GatewayServer, ServerProtocol, TlsClients};
+use strait_rules::traffic::gateway_servers::Gateways;
 use strait_rules::traffic::route::RequestMatch;
 use strait_rules::traffic::selection::RuleSelector;
 use strait_rules::traffic::virtual_service::VirtualService;
@@ -124,8 +125,31 @@ impl ConfigView<'_> {
         self.services_known || named.all(|name| gateways.named(name).is_some())
     }
 
+    /// Returns the Gateways without the parts that they lose to others.
+    pub(super) fn remaining_gateways(&self) -> &Gateways {
+        self.remaining_gateways.get_or_init(|| self.context.traffic.gateways.without_losses())
+    }
+
+    /// Returns the reasons about Gateways in the list of a VirtualService that do not serve it.
+    pub(super) fn gateway_reasons(&self, service: &VirtualService) -> Vec<Reason> {
+        let gateways = &self.context.traffic.gateways;
+        let mut reasons = gateways.binding_reasons(service, self.services_known);
+        let of_losses = self.remaining_gateways().binding_reasons(service, self.services_known);
+        let of_losses = of_losses.into_iter().map(|reason| {
+            let text = "its servers with a host of this object lose their port or the host to another \
+                        Gateway: this object is not served through it";
+            Reason::lost(&codes::GATEWAY_UNBOUND, reason.path, text)
+        });
+        for reason in self.idle_gateway_reasons(service).into_iter().chain(of_losses) {
+            if !reasons.iter().any(|one| one.path == reason.path) {
+                reasons.push(reason);
+            }
+        }
+        reasons
+    }
+
     /// Returns the reasons about Gateways of a VirtualService that have no effect themselves.
-    pub(super) fn idle_gateway_reasons(&self, service: &VirtualService) -> Vec<Reason> {
+    fn idle_gateway_reasons(&self, service: &VirtualService) -> Vec<Reason> {
         let gateways = &self.context.traffic.gateways;
         let named = service.gateways.iter().enumerate();
         let idle = named
@@ -133,7 +157,7 @@ impl ConfigView<'_> {
         let reason = |(at, name): (usize, &Arc<str>)| {
             let text =
                 format!("Gateway {name} has no effect: this object is not served through it");
-            Reason::warning(&codes::GATEWAY_UNBOUND, format!("spec.gateways[{at}]"), text)
+            Reason::lost(&codes::GATEWAY_UNBOUND, format!("spec.gateways[{at}]"), text)
         };
         idle.map(reason).collect()
     }
@@ -154,7 +178,7 @@ impl ConfigView<'_> {
     /// Returns the number of connected routers that serve a VirtualService.
     pub(super) fn routers_of(&self, service: &VirtualService) -> usize {
         let gateways = &self.context.traffic.gateways;
-        let serving: Vec<_> = gateways.serving(service).collect();
+        let serving: Vec<_> = self.remaining_gateways().serving(service).collect();
         let withheld = self.context.traffic.virtual_services.withheld();
         let is_given = |namespace: &Namespace| {
             service.export_to.visible_to(namespace)
@@ -175,7 +199,7 @@ impl ConfigView<'_> {
     /// Returns the problems of a VirtualService that applies only to gateways: hosts that these do
     /// not serve, and destinations that the namespaces of their routers cannot reach.
     pub(super) fn at_gateways(&self, service: &VirtualService, object: &Value) -> Vec<Reason> {
-        let gateways = &self.context.traffic.gateways;
+        let gateways = self.remaining_gateways();
         let is_known = self.knows_gateways_of(service);
         let mut reasons = if is_known { gateways.unserved_hosts(service) } else { Vec::new() };
         let (mut clients, mut ports) = (Audience::new(), BTreeSet::new());

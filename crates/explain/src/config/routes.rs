@@ -99,17 +99,11 @@ impl ConfigView<'_> {
         let mut found = Finding::default();
         found.reasons.extend(self.withheld(&service.meta, &service.export_to));
         let gateways: Vec<_> = service.gateways.iter().filter(|name| ***name != *MESH).collect();
-        let known = &self.context.traffic.gateways;
         let withheld = found.reasons.len();
-        found.reasons.extend(known.binding_reasons(service, self.services_known));
-        for idle in self.idle_gateway_reasons(service) {
-            if !found.reasons.iter().any(|reason| reason.path == idle.path) {
-                found.reasons.push(idle);
-            }
-        }
+        found.reasons.extend(self.gateway_reasons(service));
         let is_bound = found.reasons.len() - withheld < gateways.len();
         if self.knows_gateways_of(service) {
-            found.reasons.extend(known.rules_without_a_server(service));
+            found.reasons.extend(self.remaining_gateways().rules_without_a_server(service));
         }
         found.reasons.extend(self.claims_without_a_token_rule(service));
         let services = &self.context.traffic.virtual_services;

@@ -1,7 +1,7 @@
 //! Servers of Gateways that share a port of a gateway proxy, and the VirtualServices that they
 //! serve (docs/reference/traffic.md, "Gateway").
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -148,6 +148,57 @@ impl Gateways {
         own.map(ServerLoss::reason).collect()
     }
 
+    /// Calls `emit` with each part that a Gateway loses at a proxy that has exactly the labels of its
+    /// selector.
+    fn for_each_loss<'a>(&'a self, mut emit: impl FnMut(&ServerLoss<'a>)) {
+        // A proxy that one selector matches is also matched by selectors with fewer labels.
+        let namespace_of = |gateway: &Gateway| match self.scope {
+            GatewayScope::AnyNamespace => Namespace::default(),
+            GatewayScope::OwnNamespace => gateway.meta.namespace.clone(),
+        };
+        let selectors: BTreeSet<_> =
+            self.all.values().map(|one| (namespace_of(one), one.selector.clone())).collect();
+        for (namespace, selector) in selectors {
+            let labels = selector.as_deref().cloned().unwrap_or_default();
+            let selecting = self.all.values().filter(|one| self.selects(one, &namespace, &labels));
+            let (_, losses) = merged_with_losses(selecting, Some);
+            let is_in_group = |gateway: &Gateway| {
+                gateway.selector == selector && namespace_of(gateway) == namespace
+            };
+            losses.iter().filter(|loss| is_in_group(loss.gateway)).for_each(&mut emit);
+        }
+    }
+
+    /// Returns the Gateways without the servers and hosts that they lose to others.
+    #[must_use]
+    pub fn without_losses(&self) -> Self {
+        let (mut gateways, mut servers, mut hosts) =
+            (BTreeMap::new(), HashSet::new(), HashSet::new());
+        self.for_each_loss(|loss| {
+            gateways.insert(&loss.gateway.meta, loss.gateway);
+            match loss.host {
+                None => _ = servers.insert(std::ptr::from_ref(loss.server)),
+                Some(host) => _ = hosts.insert(std::ptr::from_ref(host)),
+            }
+        });
+        let mut remaining = self.clone();
+        for gateway in gateways.into_values() {
+            let own = gateway.servers.iter();
+            let own = own.filter(|server| !servers.contains(&std::ptr::from_ref(*server)));
+            let own = own.map(|server| {
+                let own = server.hosts.iter();
+                let own = own.filter(|host| !hosts.contains(&std::ptr::from_ref(*host)));
+                GatewayServer { hosts: own.cloned().collect(), ..server.clone() }
+            });
+            let own = own.filter(|server| !server.hosts.is_empty()).collect();
+            let gateway = Arc::new(Gateway { servers: own, ..Gateway::clone(gateway) });
+            let name = (Arc::clone(&gateway.name), gateway.meta.clone());
+            remaining.by_name.insert(name, Arc::clone(&gateway));
+            remaining.all.insert(gateway.meta.clone(), gateway);
+        }
+        remaining
+    }
+
     /// Iterates over the Gateways that serve a host of a VirtualService, each with the ports of
     /// these servers.
     pub fn serving<'a>(
@@ -177,7 +228,7 @@ impl Gateways {
         let lacking = service.hosts.iter().filter(|host| is_served && !served.contains(host));
         let reason = |host: &HostPattern| {
             let text = format!("no server of its Gateways has {host} for its namespace");
-            Reason::warning(&codes::GATEWAY_UNBOUND, "spec.hosts", text)
+            Reason::lost(&codes::GATEWAY_UNBOUND, "spec.hosts", text)
         };
         lacking.map(reason).collect()
     }
@@ -248,7 +299,7 @@ impl Gateways {
                 }
             };
             let path = format!("spec.gateways[{at}]");
-            Some(Reason::warning(&codes::GATEWAY_UNBOUND, path, text))
+            Some(Reason::lost(&codes::GATEWAY_UNBOUND, path, text))
         };
         named.filter_map(reason).collect()
     }
@@ -530,24 +581,10 @@ impl GatewayObjects {
         if !std::mem::take(&mut self.is_stale) {
             return Vec::new();
         }
-        // A proxy that one selector matches is also matched by selectors with fewer labels.
-        let namespace_of = |gateway: &Gateway| match gateways.scope {
-            GatewayScope::AnyNamespace => Namespace::default(),
-            GatewayScope::OwnNamespace => gateway.meta.namespace.clone(),
-        };
-        let selectors: BTreeSet<_> =
-            gateways.all.values().map(|one| (namespace_of(one), one.selector.clone())).collect();
         let mut now = BTreeMap::<ObjectMeta, Vec<Reason>>::new();
-        for (namespace, selector) in selectors {
-            let labels = selector.as_deref().cloned().unwrap_or_default();
-            let (_, losses) = merged_with_losses(gateways.selecting(&namespace, &labels), Some);
-            let is_in_group = |gateway: &Gateway| {
-                gateway.selector == selector && namespace_of(gateway) == namespace
-            };
-            for loss in losses.iter().filter(|loss| is_in_group(loss.gateway)) {
-                now.entry(loss.gateway.meta.clone()).or_default().push(loss.reason());
-            }
-        }
+        gateways.for_each_loss(|loss| {
+            now.entry(loss.gateway.meta.clone()).or_default().push(loss.reason());
+        });
         let before = std::mem::replace(&mut self.given, now);
         let mut news = Vec::new();
         for (meta, reasons) in &self.given {

@@ -196,3 +196,24 @@ fn rules_without_a_matching_server_have_a_reason() {
     let matched = list_spec("http", "{port: 443, gateways: [plain]}");
     assert_eq!(judged("[plain, ends]", &matched).len(), 1);
 }
+
+#[test]
+fn lost_servers_and_hosts_do_not_remain() {
+    let mut all = Gateways::empty(GatewayScope::AnyNamespace);
+    for added in [
+        gateway(1, "older", &json!([http(80, "a.example"), https(443, &["a.example"])])),
+        gateway(2, "later", &json!([tcp(80), https(443, &["a.example", "b.example"]), tcp(90)])),
+    ] {
+        GatewayObjects::default().insert(added, &mut all, &mut TrafficChanges::default());
+    }
+    let remaining = all.without_losses();
+    let hosts = |name: &str| {
+        let servers = remaining.named(name).expect("it remains").servers.iter();
+        let hosts =
+            |one: &GatewayServer| one.hosts.iter().map(|one| one.host.to_string()).collect();
+        servers.map(|one| (one.place, hosts(one))).collect::<Vec<(usize, Vec<String>)>>()
+    };
+    let listed = |place: usize, host: &str| (place, vec![host.to_owned()]);
+    assert_eq!(hosts("edge/older"), [listed(0, "a.example"), listed(1, "a.example")]);
+    assert_eq!(hosts("edge/later"), [listed(1, "b.example"), listed(2, "*")]);
+}
