@@ -15,6 +15,7 @@ use strait_mesh::aggregate::MergedService;
 use strait_mesh::push::addresses::is_selected_by_sni;
 use strait_model::registry::Provider;
 use strait_model::{Namespace, ObjectKey, Port, Protocol};
+use strait_rules::traffic::foreign::is_exported;
 
 /// The parts of a ServiceEntry that belong to other services.
 #[derive(Debug, Default)]
@@ -51,6 +52,14 @@ impl ConfigView<'_> {
                     continue;
                 }
             }
+            if let Some(full) = self.service_of_short_name(&host, &namespace) {
+                let text = format!(
+                    "{host} is a short name of {}: clients that use it reach that service, at ports that both have",
+                    owner(full)
+                );
+                loss.is_partly |= service.is_some_and(|own| collides(own, full));
+                loss.reasons.push(ConfigReason::new(&codes::ENTRY_OWNED, path.clone(), text));
+            }
             let Some(service) = service else { continue };
             let is_own = |provider: Provider, of: &Namespace| {
                 provider.is_of_service_entries() && *of == namespace
@@ -86,6 +95,14 @@ impl ConfigView<'_> {
         }
         loss.is_whole = !hosts.is_empty() && without_effect == hosts.len();
         loss
+    }
+
+    /// Returns the Service of a cluster that a host names without the mesh's domain.
+    fn service_of_short_name(&self, host: &str, namespace: &Namespace) -> Option<&MergedService> {
+        let domain = &self.context.settings.domain;
+        let names = [format!("{host}.svc.{domain}"), format!("{host}.{domain}")];
+        let mut named = names.iter().filter_map(|name| seen(self.context, name, namespace));
+        named.find(|one| !one.is_of_entry())
     }
 
     /// Adds the TCP ports of an entry without an address at which clients that do not resolve names
@@ -152,6 +169,21 @@ impl ConfigView<'_> {
                 {
                     let text = format!(
                         "{given} is also an address of {}: connections to it go to this entry, which is older, at ports that both have",
+                        owner(other)
+                    );
+                    loss.reasons.push(ConfigReason::new(&codes::FOREIGN_HOST, path, text));
+                    continue;
+                }
+                let is_next_to_ports = |other: &&&MergedService| {
+                    other.primary.namespace != *namespace && order(other) < own
+                };
+                let foreign = others.into_iter().flatten().find(is_next_to_ports);
+                if let Some(other) = foreign.filter(|_| self.notes_foreign(namespace))
+                    && is_exported(&service.primary.export_to, namespace)
+                    && loss.reasons.iter().all(|reason| reason.path != path)
+                {
+                    let text = format!(
+                        "{given} is an address of {}: connections to it at the ports of this entry go to this entry",
                         owner(other)
                     );
                     loss.reasons.push(ConfigReason::new(&codes::FOREIGN_HOST, path, text));
