@@ -20,7 +20,8 @@ use strait_rules::traffic::policy::{
 const AGGRESSION_EVEN_MILLI: u32 = 1000;
 
 /// Returns the port with the protocol that clients use. The policy decides on the upgrade to
-/// HTTP/2; if it has no setting, the mesh decides (`upgrades`), for HTTP ports only. With
+/// HTTP/2; if it has no setting, the mesh decides (`upgrades`). Only ports that declare HTTP are
+/// upgraded: a workload whose port declares no protocol receives the protocol of the hop. With
 /// `useClientProtocol` the client's protocol is used. Ports whose traffic is not parsed stay
 /// unchanged.
 pub(super) fn with_client_protocol(port: &Port, policy: &ResolvedPolicy, upgrades: bool) -> Port {
@@ -28,10 +29,10 @@ pub(super) fn with_client_protocol(port: &Port, policy: &ResolvedPolicy, upgrade
     let pool = policy.connection_pool.as_deref().unwrap_or(&no_limits);
     let is_http = port.protocol.is_http();
     let reads = is_http || port.protocol == Protocol::Auto;
-    let protocol = match pool.h2_upgrade.unwrap_or(upgrades && is_http) {
+    let protocol = match pool.h2_upgrade.unwrap_or(upgrades) {
         _ if !reads => port.protocol,
         _ if pool.use_client_protocol => Protocol::Auto,
-        true if !port.protocol.is_http2() => Protocol::Http2,
+        true if is_http && !port.protocol.is_http2() => Protocol::Http2,
         _ => port.protocol,
     };
     Port { protocol, ..port.clone() }
@@ -292,4 +293,30 @@ pub(super) fn connection_options(keepalive: TcpKeepalive) -> cluster::UpstreamCo
         keepalive_interval: keepalive.interval.map(seconds),
     };
     cluster::UpstreamConnectionOptions { tcp_keepalive: Some(keepalive), ..Default::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use strait_model::testing::port;
+
+    #[test]
+    fn only_ports_that_declare_http_are_upgraded() {
+        let pool = PoolLimits { h2_upgrade: Some(true), ..PoolLimits::default() };
+        let rule = ResolvedPolicy { connection_pool: Some(Arc::new(pool)), ..Default::default() };
+        for (name, upgraded) in [
+            ("http", Protocol::Http2),
+            ("grpc", Protocol::Grpc),
+            ("x", Protocol::Auto),
+            ("tcp", Protocol::Tcp),
+        ] {
+            let port = port(name, 80, 80);
+            for (policy, mesh) in [(&rule, false), (&ResolvedPolicy::default(), true)] {
+                let used = with_client_protocol(&port, policy, mesh).protocol;
+                assert_eq!(used, upgraded, "{name}");
+            }
+        }
+    }
 }

@@ -15,7 +15,7 @@ use strait_base::codes;
 use strait_mesh::aggregate::MergedService;
 use strait_mesh::push::subset::SubsetFilter;
 use strait_mesh::push::view::is_exported;
-use strait_model::{ExportTo, Hostname, Namespace, Resolution};
+use strait_model::{ExportTo, Hostname, Namespace, Port, Protocol, Resolution};
 use strait_rules::traffic::destination_rule::{DestinationRule, RuleClient};
 use strait_rules::traffic::object::ObjectMeta;
 use strait_rules::traffic::policy::{Algorithm, PolicyGroups, TrafficPolicy};
@@ -62,6 +62,7 @@ impl ConfigView<'_> {
         }
         found.reasons.extend(self.refused_tls(rule, &selection, &audience, object));
         found.reasons.extend(self.ports_of_rule(rule, object));
+        found.reasons.extend(self.upgrades_of_unknown_protocols(rule, object));
         let chosen = self.chosen_by_client(rule, object);
         if chosen.is_empty() {
             found.reasons.extend(self.empty_subsets(rule, object));
@@ -402,22 +403,11 @@ impl ConfigView<'_> {
 
     /// Reports settings for ports that no service of the rule has.
     fn ports_of_rule(&self, rule: &DestinationRule, object: &Value) -> Vec<Reason> {
-        let paths = SubsetPaths::of(object);
-        let policies = rule.policy.iter().map(|policy| (policy, "spec.trafficPolicy".to_owned()));
-        let subsets = rule.subsets.iter().filter_map(|(name, subset)| {
-            let path = format!("{}.trafficPolicy", paths.path(name));
-            Some((subset.policy.as_ref()?, path))
-        });
-        let policies: Vec<(&Arc<TrafficPolicy>, String)> = policies.chain(subsets).collect();
+        let policies = policies_of(rule, object);
         if policies.iter().all(|(policy, _)| policy.ports.is_empty()) {
             return Vec::new();
         }
-        let is_of_host = |one: &&Arc<MergedService>| {
-            rule.host.contains(&HostPattern::for_service(one.hostname()))
-        };
-        let services = self.context.all_services().filter(is_of_host);
-        let has: BTreeSet<u16> =
-            services.flat_map(|one| proxied(one).map(|port| port.number)).collect();
+        let has: BTreeSet<u16> = self.ports_of_host(rule).map(|port| port.number).collect();
         let list = has.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
         let mut reasons = Vec::new();
         for (policy, path) in policies {
@@ -429,4 +419,59 @@ impl ConfigView<'_> {
         }
         reasons
     }
+
+    /// Iterates over the ports of the services with a rule's host.
+    fn ports_of_host<'s>(&'s self, rule: &'s DestinationRule) -> impl Iterator<Item = &'s Port> {
+        let is_of_host = |one: &&Arc<MergedService>| {
+            rule.host.contains(&HostPattern::for_service(one.hostname()))
+        };
+        self.context.all_services().filter(is_of_host).flat_map(|one| proxied(one))
+    }
+
+    /// Reports upgrades to HTTP/2 that apply to no port, because the ports declare no protocol.
+    fn upgrades_of_unknown_protocols(&self, rule: &DestinationRule, object: &Value) -> Vec<Reason> {
+        let is_upgrade = |groups: &PolicyGroups| {
+            let pool = groups.connection_pool.as_deref();
+            pool.is_some_and(|pool| pool.h2_upgrade == Some(true) && !pool.use_client_protocol)
+        };
+        let mut reasons = Vec::new();
+        let mut note = |path: String, number: Option<u16>| {
+            let ports = self.ports_of_host(rule);
+            let ports = ports.filter(|port| number.is_none_or(|number| port.number == number));
+            let protocols: Vec<Protocol> = ports.map(|port| port.protocol).collect();
+            let is_unknown = protocols.contains(&Protocol::Auto);
+            if !is_unknown || protocols.iter().any(|protocol| protocol.is_http()) {
+                return;
+            }
+            let text = format!(
+                "a port of {} without a protocol keeps the protocol of the client: name the port http, or set its appProtocol",
+                rule.host
+            );
+            let path = format!("{path}.connectionPool.http.h2UpgradePolicy");
+            reasons.push(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, path, text));
+        };
+        for (policy, path) in policies_of(rule, object) {
+            for (port, _) in policy.ports.iter().filter(|(_, groups)| is_upgrade(groups)) {
+                note(port_path(object, &path, *port), Some(*port));
+            }
+            if is_upgrade(&policy.groups) {
+                note(path, None);
+            }
+        }
+        reasons
+    }
+}
+
+/// Returns the traffic policies of a rule and of its subsets, each with its path.
+fn policies_of<'r>(
+    rule: &'r DestinationRule,
+    object: &Value,
+) -> Vec<(&'r Arc<TrafficPolicy>, String)> {
+    let paths = SubsetPaths::of(object);
+    let policies = rule.policy.iter().map(|policy| (policy, "spec.trafficPolicy".to_owned()));
+    let subsets = rule.subsets.iter().filter_map(|(name, subset)| {
+        let path = format!("{}.trafficPolicy", paths.path(name));
+        Some((subset.policy.as_ref()?, path))
+    });
+    policies.chain(subsets).collect()
 }
