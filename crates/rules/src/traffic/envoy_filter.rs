@@ -143,6 +143,11 @@ impl EnvoyFilter {
         let mut patches: Vec<FilterPatch> = Vec::new();
         let mut proxies = BTreeSet::new();
         for (at, raw) in raw.config_patches.iter().enumerate() {
+            if raw.is_array() {
+                let path = format!("spec.configPatches[{at}]");
+                let text = "it is a list: write each field of the patch with its name";
+                return Err(Reason::lost(&codes::TRAFFIC_MALFORMED, path, text));
+            }
             let read = FilterPatch::read(at, raw).and_then(|patch| {
                 let Some(wanted) = &patch.proxies else { return Ok(patch) };
                 if proxies.len() == PROXIES_MAX && !proxies.contains(wanted) {

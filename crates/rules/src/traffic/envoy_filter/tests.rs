@@ -52,6 +52,17 @@ fn patch_fault(bad: Value) -> String {
 }
 
 #[test]
+fn patch_whose_fields_are_given_by_position_refuses_the_object() {
+    let by_position = json!(["HTTP_FILTER", {}, { "operation": "INSERT_FIRST" }]);
+    let object = json!({ "spec": { "configPatches": [patch("a"), by_position] } });
+    let refused = EnvoyFilter::read(ObjectMeta::before_all(), &object).expect_err("it is a list");
+    assert_eq!(
+        (refused.code, &*refused.path),
+        (&codes::TRAFFIC_MALFORMED, "spec.configPatches[1]")
+    );
+}
+
+#[test]
 fn number_of_proxy_matches_of_an_object_is_limited() {
     let versioned_patch = |version: usize| {
         let mut patch = patch(&format!("f{version}"));
