@@ -34,7 +34,7 @@ use self::finding::{note, problem};
 pub(super) use self::inputs::CheckInputs;
 use self::process::{of_process, of_replica, of_streams};
 use super::client::AdminClient;
-use super::cluster::{api, is_well, same_addresses, same_range, yielded};
+use super::cluster::{is_well, same_addresses, same_range, yielded};
 use super::failure::{CommandFailure, CommandResult, Exit};
 use super::list::{QueryArgs, WaitFor};
 use super::output::{
@@ -624,7 +624,7 @@ mod tests {
         assert_eq!(
             passed,
             "No problem found.\n\n\
-             ✓   clusters   9 of 19 clusters live\n\
+             ✓   clusters   10 of 20 clusters live\n\
              ✓   networks   5 networks with 2 gateway addresses in use\n"
         );
         assert!(problems(&CheckInputs::default()).is_empty());

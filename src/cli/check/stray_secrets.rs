@@ -46,7 +46,7 @@ mod tests {
     fn secrets_with_a_kubeconfig_and_no_label_are_found() {
         use base64::Engine as _;
         use base64::engine::general_purpose::STANDARD as BASE64;
-        let text = "clusters: [{name: a, cluster: {server: 'https://a.example.org'}}]
+        let kubeconfig = "clusters: [{name: a, cluster: {server: 'https://a.example.org'}}]
 users: [{name: a, user: {token: t}}]
 contexts: [{name: a, context: {cluster: a, user: a}}]";
         let secret = |name: &str, labels: Value, text: &str| {
@@ -54,9 +54,9 @@ contexts: [{name: a, context: {cluster: a, user: a}}]";
                     "data": { "east": BASE64.encode(text) } })
         };
         let list = json!({ "items": [
-            secret("member", json!({ "strait.dev/cluster": "true" }), text),
-            secret("stray", json!({}), text),
-            secret("wrong", json!({ "strait.dev/cluster": "True" }), text),
+            secret("member", json!({ "strait.dev/cluster": "true" }), kubeconfig),
+            secret("stray", json!({}), kubeconfig),
+            secret("wrong", json!({ "strait.dev/cluster": "True" }), kubeconfig),
             secret("other", json!({}), "a password"),
         ] });
         let found = strays(&list);

@@ -5,7 +5,7 @@ use clap::Args;
 use serde_json::Value;
 
 use super::api::{ClusterApi, holds};
-use super::remove::{compare, refuse_other_member};
+use super::purged_cluster::{compare, refuse_other_member};
 use super::{ClusterChange, done};
 use crate::cli::failure::{CommandFailure, CommandResult, Exit};
 use crate::cli::output::items;

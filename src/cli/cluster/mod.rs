@@ -18,6 +18,7 @@ mod mcs_purge;
 mod membership;
 mod mode;
 mod preview;
+mod purged_cluster;
 mod remove;
 mod rights;
 mod rotate;
