@@ -167,7 +167,7 @@ fn facts_determine_the_state() {
         (
             restored(relay_away(), 119),
             ClusterState::Restored,
-            "last contact 119 s ago; STR0340: no relay of west",
+            "stays in use until it has synced; STR0340: no relay of west",
         ),
         (never_synced(auth()), ClusterState::AuthFailed, "STR0304"),
         (

@@ -119,6 +119,13 @@ impl Contacts {
 
     /// Records that a request or a watch of a reader failed.
     pub(super) fn failed(&mut self, reader: ReaderId, error: ApiError, now: SystemTime) {
+        // A fact with a code, like that of an absent relay, is the cause of the interruption.
+        let error = match error {
+            ApiError::Broken { fact, .. } if codes::leading(&fact).is_some() => {
+                ApiError::Unreachable(fact)
+            }
+            error => error,
+        };
         match (reader, &error) {
             // Watches are also quiet on a hung server.
             (
@@ -472,6 +479,9 @@ mod tests {
         let broken = ApiError::Broken { request: "GET x".into(), fact: "cut".into() };
         contacts.failed(PODS, broken, at(0));
         contacts.failed(SERVICES, ApiError::Unreachable(fact()), at(5));
+        assert_eq!(contacts.contact(), ApiContact::Unreachable(fact()));
+        let mut contacts = Contacts::default();
+        contacts.failed(PODS, ApiError::Broken { request: "GET x".into(), fact: fact() }, at(0));
         assert_eq!(contacts.contact(), ApiContact::Unreachable(fact()));
     }
 
