@@ -188,10 +188,20 @@ impl DesiredObject {
         }
     }
 
+    fn is_restoration(&self) -> bool {
+        matches!(self.mode(), Some(WriteMode::Restore(_)))
+    }
+
+    /// Returns whether another write repeats this one. Each restoration of an object repeats the
+    /// previous one.
+    fn is_repeated_by(&self, other: &Self) -> bool {
+        self == other || self.is_restoration() && other.is_restoration()
+    }
+
     /// Returns whether the write applies to one version of the object.
     fn names_version(&self) -> bool {
-        let is_restoration = matches!(self.mode(), Some(WriteMode::Restore(_)));
-        is_restoration || matches!(&self.state, DesiredState::Import(write) if write.is_deletion())
+        self.is_restoration()
+            || matches!(&self.state, DesiredState::Import(write) if write.is_deletion())
     }
 
     /// Returns the name of the object that the write changes.
@@ -424,7 +434,7 @@ impl WriteBackState {
         }
         let last = self.last.get(&(permission, object.key.clone()))?;
         let (since, rest) = (&last.since, object.rest(last.repetitions));
-        if rests(since, rest) && last.object == object.clone().undated() {
+        if rests(since, rest) && last.object.is_repeated_by(&object.clone().undated()) {
             return Some(rest);
         }
         let is_soon = permission == WritePermission::Slices && rests(since, SLICE_PACE);
@@ -442,7 +452,7 @@ impl WriteBackState {
         let (permission, key) = (object.permission(), &object.key);
         let written = object.written_key();
         let outcome = match result {
-            Ok(()) if matches!(object.mode(), Some(WriteMode::Restore(_))) => {
+            Ok(()) if object.is_restoration() => {
                 let kind = permission.as_str();
                 info!(object = %written, kind, "restored; another client had changed it");
                 "restored"
@@ -516,7 +526,7 @@ impl WriteBackState {
         self.last.retain(|_, last| now.duration_since(last.since) < REST);
         let key = (object.permission(), object.key.clone());
         let object = object.undated();
-        let before = self.last.get(&key).filter(|last| last.object == object);
+        let before = self.last.get(&key).filter(|last| last.object.is_repeated_by(&object));
         let repetitions = before.map_or(0, |last| last.repetitions) + 1;
         self.last.insert(key, LastWrite { object, since: now, repetitions });
         false
