@@ -13,7 +13,7 @@ const REPEATED_HEADERS: &str = "CVE-2026-26308";
 const DOT_PARAMETERS: &str = "CVE-2026-73551";
 
 /// A security patch.
-struct Patch {
+struct SecurityPatch {
     id: &'static str,
     /// The first patched version of each minor release of Envoy; later minor releases include the
     /// patch.
@@ -23,13 +23,13 @@ struct Patch {
     istios: &'static [[u32; 3]],
 }
 
-const PATCHES: [Patch; 2] = [
-    Patch {
+const PATCHES: [SecurityPatch; 2] = [
+    SecurityPatch {
         id: REPEATED_HEADERS,
         envoys: &[[1, 34, 13], [1, 35, 9], [1, 36, 5], [1, 37, 1]],
         istios: &[[1, 27, 8], [1, 28, 5], [1, 29, 1]],
     },
-    Patch {
+    SecurityPatch {
         id: DOT_PARAMETERS,
         envoys: &[[1, 36, 10], [1, 37, 6], [1, 38, 4], [1, 39, 1]],
         istios: &[[1, 29, 7], [1, 30, 4]],
@@ -51,7 +51,7 @@ impl Proxy {
         }
     }
 
-    fn lacks(&self, patch: &Patch) -> bool {
+    fn lacks(&self, patch: &SecurityPatch) -> bool {
         let istio = self.istio_version.as_deref().and_then(numbers);
         let by_istio = istio.map(|version| lacks(version, patch.istios));
         let by_envoy = || {

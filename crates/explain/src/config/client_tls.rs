@@ -25,7 +25,7 @@ const NAMED_MAX: usize = 5;
 
 /// The connections that an endpoint refuses.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Refused {
+enum RefusedConnections {
     /// All except the mesh's mTLS, because of this PeerAuthentication.
     AllButMtls(WorkloadKey),
     /// The mesh's mTLS, because of this PeerAuthentication.
@@ -34,7 +34,7 @@ enum Refused {
     WithoutSidecar,
 }
 
-impl Refused {
+impl RefusedConnections {
     /// Returns whether it refuses connections of clients with these settings.
     fn covers(&self, tls: &ClientTls) -> bool {
         match (self, tls) {
@@ -57,7 +57,7 @@ impl Refused {
 }
 
 /// Connections that all endpoints refuse for the same causes.
-type RefusedBy = (String, BTreeSet<Refused>);
+type RefusedBy = (String, BTreeSet<RefusedConnections>);
 
 impl ConfigView<'_> {
     /// Reports TLS modes that all endpoints of a port refuse. `clients` are the namespaces of the
@@ -133,7 +133,7 @@ impl ConfigView<'_> {
                 let causes = all.map(|(shard, one, _)| {
                     self.refused_by(shard, one).filter(|refused| refused.covers(&tls))
                 });
-                let causes: Option<BTreeSet<Refused>> = causes.collect();
+                let causes: Option<BTreeSet<RefusedConnections>> = causes.collect();
                 let Some(causes) = causes.filter(|causes| !causes.is_empty()) else { continue };
                 // The reason about all endpoints includes the ones of a subset.
                 if whole.as_ref() == Some(&path) {
@@ -153,7 +153,11 @@ impl ConfigView<'_> {
 
     /// Returns the connections that an endpoint certainly refuses. Sidecars and Gateways may define
     /// how their workloads accept connections, and a proxy without the label may accept mTLS.
-    fn refused_by(&self, shard: &ShardKey, endpoint: EndpointRef<'_>) -> Option<Refused> {
+    fn refused_by(
+        &self,
+        shard: &ShardKey,
+        endpoint: EndpointRef<'_>,
+    ) -> Option<RefusedConnections> {
         let key = endpoint.workload.filter(|_| endpoint.pod == PodState::Known)?;
         let (namespace, pods) = (key.namespace, self.context.workloads.get(&shard.cluster)?);
         let pod = pods.find_next(&mut Near::default(), key)?;
@@ -169,15 +173,15 @@ impl ConfigView<'_> {
             let is_own = |proxy: &&Proxy| proxy.cluster == shard.cluster && key == proxy.workload;
             // Without any proxy, the connected ones are not known.
             return (!proxies.is_empty() && !proxies.iter().any(is_own))
-                .then_some(Refused::WithoutSidecar);
+                .then_some(RefusedConnections::WithoutSidecar);
         }
         let subject = AccessSubject { namespace, labels, is_known: true };
         let modes = self.context.access.modes(subject);
         let mode = modes.of_port(endpoint.port);
         let policy = mode.by.clone()?;
         match mode.mode {
-            PeerMode::Strict => Some(Refused::AllButMtls(policy)),
-            PeerMode::Disable => Some(Refused::Mtls(policy)),
+            PeerMode::Strict => Some(RefusedConnections::AllButMtls(policy)),
+            PeerMode::Disable => Some(RefusedConnections::Mtls(policy)),
             PeerMode::Permissive => None,
         }
     }
@@ -215,11 +219,11 @@ fn tls_path(
 }
 
 /// Describes why endpoints refuse the TLS mode of their clients.
-fn describe(causes: &BTreeSet<Refused>) -> String {
-    let policies: BTreeSet<String> = causes.iter().filter_map(Refused::policy).collect();
+fn describe(causes: &BTreeSet<RefusedConnections>) -> String {
+    let policies: BTreeSet<String> = causes.iter().filter_map(RefusedConnections::policy).collect();
     let named = list_first(policies.iter(), NAMED_MAX);
-    let is_strict = causes.iter().any(|cause| matches!(cause, Refused::AllButMtls(_)));
-    let without = causes.contains(&Refused::WithoutSidecar);
+    let is_strict = causes.iter().any(|cause| matches!(cause, RefusedConnections::AllButMtls(_)));
+    let without = causes.contains(&RefusedConnections::WithoutSidecar);
     let note = "no endpoint has a sidecar that accepts mTLS (label security.istio.io/tlsMode)";
     match (is_strict, policies.is_empty(), without) {
         (true, ..) => format!("PeerAuthentication {named} accepts only mTLS at all endpoints"),
