@@ -785,8 +785,8 @@ caller is a replica: without a CA (--ca none), or with different CAs, a response
 
     /// Replicas of the control plane.
     REPLICAS_DIFFER = "STR0812", "two replicas of the control plane have different states",
-        "See the state of each: strait check --replica NAME. Restore what one of them cannot read, or restart it with the
-settings of the others.", "\
+        "See the state of each: strait check --replica NAME
+Then correct the settings of the one that differs, or what it cannot read.", "\
 All replicas read the same sources and settings, and each proxy receives the state of the replica that it is
 connected to. A difference of the members, the sources, the policy or the members file that lasts for more
 than ten seconds is reported. Causes are a replica that cannot reach an API server, a file or ConfigMap that
