@@ -352,6 +352,7 @@ async fn relay_with_the_id_of_another_cluster_does_not_use_its_invitation_up() {
     let setup = with_invitation(&east);
     let server = setup.start().await;
     let (port, uid) = (server.bound.xds.port(), kube_system_uid(&west));
+    server.cluster_until("west", |entry| entry["via"] == "relay").await;
     let (status, body) = enrol_for(&setup, port, TOKEN, &uid, "north").await;
     assert_eq!((status, &body["error"]["code"]), (409, &json!("STR0344")), "{body}");
     let _relay = start_relay(&setup, &server, &west, "relay-a").await;

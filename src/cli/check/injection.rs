@@ -308,7 +308,7 @@ mod tests {
         );
         for (client, state, expected) in [
             (right.clone(), &WebhookService::Missing, "Service s/strait, which does not exist"),
-            (right.clone(), &empty, "Service s/strait, which has no ready endpoint"),
+            (right, &empty, "Service s/strait, which has no ready endpoint"),
             (service("/inject/cluster/c1", 8443), &ready, "port 8443 of Service s/strait"),
             (service("/inject/cluster/c2/net/n1", 443), &ready, "cluster c2 in the path"),
             (service("/inject/cluster/c1/net/n2", 443), &ready, "network n2 in the path"),

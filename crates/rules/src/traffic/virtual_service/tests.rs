@@ -329,18 +329,22 @@ fn fields_without_an_effect_are_reported() {
             "corsPolicy.allowOrigins[0]",
         ),
         (
-            "corsPolicy: {allowMethods: [GET, 'NO WAY']}",
+            "corsPolicy: {allowOrigins: [{exact: b}], allowMethods: [GET, 'NO WAY']}",
             &codes::ROUTE_PART_LOST,
             "corsPolicy.allowMethods[1]",
         ),
         (
-            "corsPolicy: {allowHeaders: [a, '']}",
+            "corsPolicy: {allowOrigins: [{exact: b}], allowHeaders: [a, '']}",
             &codes::ROUTE_PART_LOST,
             "corsPolicy.allowHeaders[1]",
         ),
-        ("corsPolicy: {maxAge: 1.5s}", &codes::ROUTE_PART_LOST, "corsPolicy.maxAge"),
         (
-            "corsPolicy: {unmatchedPreflights: ODD}",
+            "corsPolicy: {allowOrigins: [{exact: b}], maxAge: 1.5s}",
+            &codes::ROUTE_PART_LOST,
+            "corsPolicy.maxAge",
+        ),
+        (
+            "corsPolicy: {allowOrigins: [{exact: b}], unmatchedPreflights: ODD}",
             &codes::ROUTE_PART_LOST,
             "corsPolicy.unmatchedPreflights",
         ),
@@ -379,7 +383,7 @@ fn alternatives_in_an_own_answer_are_reported() {
 #[test]
 fn zero_timeout_and_lists_in_one_name_are_accepted() {
     let (rule, reasons) = rule(
-        "timeout: 0s, corsPolicy: {allowMethods: [GET, '*'], allowHeaders: ['a, b'], maxAge: 24h}",
+        "timeout: 0s, corsPolicy: {allowOrigins: [{exact: b}], allowMethods: [GET, '*'], allowHeaders: ['a, b'], maxAge: 24h}",
     );
     assert_eq!(reasons, []);
     assert_eq!(rule.timeout, Some(Duration::ZERO), "with which a delegate may override its root");
@@ -482,8 +486,11 @@ fn percentages_are_stored_per_million_and_the_newer_field_applies() {
         "mirror: {host: b}, mirrorPercent: 50, mirrorPercentage: {value: 0.1}, mirrors: [{destination: {host: c}, percentage: {value: 0}}],
          fault: {delay: {fixedDelay: 5s, percentage: {value: 12.5}}, abort: {grpcStatus: UNAVAILABLE, percentage: {value: 100}}}",
     );
-    let replaced = [(&codes::TRAFFIC_REPLACED, "spec.http[0].mirrorPercent")];
-    assert_eq!(codes_and_paths(&reasons), replaced);
+    let expected = [
+        (&codes::ROUTE_PART_LOST, "spec.http[0].mirrors[0].percentage"),
+        (&codes::TRAFFIC_REPLACED, "spec.http[0].mirrorPercent"),
+    ];
+    assert_eq!(codes_and_paths(&reasons), expected);
     let shares: Vec<_> = rule
         .mirrors
         .iter()
