@@ -131,8 +131,8 @@ fn alternatives(rule: &AuthorizationRule) -> impl Iterator<Item = &[Clause]> {
     rule.from.iter().chain(&rule.to).map(|clauses| &**clauses).chain([&*rule.when])
 }
 
-/// Returns the negated clause that excludes every value of a clause, among the clauses of its list
-/// and the conditions of its rule.
+/// Searches the list of a clause and the conditions of its rule for a negated clause that excludes
+/// all values of the clause.
 fn excluded_by<'r>(
     clause: &Clause,
     (alternative, rule): (&'r [Clause], &'r AuthorizationRule),

@@ -45,7 +45,7 @@ pub(super) async fn summary(State(sources): SourcesState) -> AdminResult {
     Ok(pretty(StatusCode::OK, &answer))
 }
 
-/// Returns the problems of the proxies' connections, and those of the other replicas.
+/// Returns the problems of connections to proxies, and the problems of other replicas.
 fn problems(sources: &Sources) -> Vec<api::Problem> {
     let mut found = connection_problems::rows(sources);
     found.extend(sources.comparison.problems().iter().map(ReplicaProblem::row));

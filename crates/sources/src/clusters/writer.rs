@@ -4,8 +4,8 @@
 //! All replicas read and serve; one writes, so that two replicas with different views of the mesh
 //! don't overwrite each other. A holder that cannot renew the Lease stops writing before another
 //! takes it; from then on it only creates missing objects, because an API server accepts one
-//! creation. A process that ends gives up the Lease. If Leases are forbidden for a minute, each replica
-//! writes: then nobody can hold the Lease.
+//! creation. A process that ends gives up the Lease. If the API server forbids access to Leases for a
+//! minute, each replica writes.
 //! Needs `get`, `create` and `update` of the Lease.
 
 use std::time::{Duration, Instant};
