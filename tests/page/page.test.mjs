@@ -468,9 +468,10 @@ test("page and commands show equal facts", async () => {
   const { context, page, faults } = await tab(chromium, { server: demo.server, storageState: session });
   const outputs = await compareWithCommands(page, demo, "client.shop@east");
   assert.equal(outputs.clusters.length, 3);
-  assert.equal(outputs.status.problems.length, 0, "the demo's mesh is well");
   await turn(page, "#/map");
-  assert.match(await words(page.locator(".panel")), /Nothing needs a look/);
+  await until(async () => /Nothing needs a look/.test(await words(page.locator(".panel"))), SOON, "nothing needs a look");
+  const { problems } = JSON.parse(await demo.strait("status", "-o", "json"));
+  assert.deepEqual(problems, [], "the demo's mesh is well");
   for (const service of outputs.services) {
     await turn(page, `#/services/${service.hostname}`);
     assert.ok((await page.locator(".flow-picture, .notice").count()) > 0);
