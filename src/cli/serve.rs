@@ -18,11 +18,11 @@ use strait_sources::policy_watch::PolicyError;
 use strait_sources::store::own_cluster::OwnClusterError;
 
 pub(super) async fn run(args: &ServeArgs) -> CommandResult {
-    if args.mcs_auto_export && args.mcs == Mcs::Off {
+    if args.mcs.mcs_auto_export && args.mcs.mcs == Mcs::Off {
         let text = "--mcs-auto-export has no effect while --mcs is off";
         return Err(CommandFailure::usage(text).next("enable exports: --mcs exports"));
     }
-    start_logging(&args.log_level, args.log_format)?;
+    start_logging(&args.log.log_level, args.log.log_format)?;
     raise_descriptors();
     match strait_server::run(args).await {
         Ok(()) => Ok(Exit::Fine),

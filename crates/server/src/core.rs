@@ -78,10 +78,10 @@ impl Core {
             trust_domain: args.trust_domain.clone(),
             system_namespace: args.namespace.clone(),
             config_cluster,
-            allow_direct_cross_network: args.allow_direct_cross_network,
-            headless_pods_max: args.headless_pods_max,
+            allow_direct_cross_network: args.networks.allow_direct_cross_network,
+            headless_pods_max: args.networks.headless_pods_max,
             metadata: args.endpoint_metadata(),
-            cluster_aliases: args.cluster_alias.iter().cloned().collect(),
+            cluster_aliases: args.clusters.cluster_alias.iter().cloned().collect(),
         }));
         let mesh = mesh.measuring(strait_envoy::rule_bytes);
         let outputs = event_loop::LoopOutputs {
@@ -108,7 +108,7 @@ impl Core {
             shared_endpoints,
             shared_endpoints_sender,
             resolved: gateway_names(names_wanted, tasks),
-            dead_gateways: gateway_probes(args.probe_gateways, &context_seen, tasks),
+            dead_gateways: gateway_probes(args.networks.probe_gateways, &context_seen, tasks),
             context: context_seen,
             drain: CancellationToken::new(),
         }
@@ -123,12 +123,12 @@ pub(super) fn share_services(
     tasks: &Supervisor,
 ) {
     let sharing = Sharing {
-        auto_export: args.mcs_auto_export && args.mcs != Mcs::Off,
-        removals_certain_at: Instant::now() + args.cluster_removal_grace,
+        auto_export: args.mcs.mcs_auto_export && args.mcs.mcs != Mcs::Off,
+        removals_certain_at: Instant::now() + args.clusters.cluster_removal_grace,
         context: core.context.clone(),
         statuses: statuses.clone(),
         shared: core.shared_sender.clone(),
-        imports: args.mcs_imports,
+        imports: args.mcs.mcs_imports,
         endpoints: core.shared_endpoints_sender.clone(),
     };
     tasks.spawn_restarting("shared services", Duration::from_secs(1), move || {

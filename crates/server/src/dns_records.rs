@@ -29,20 +29,21 @@ pub(super) fn write_dns_records(
     readiness: watch::Receiver<Readiness>,
     tasks: &Supervisor,
 ) {
-    let (Some(config_cluster), Some(namespace)) = (source.config_cluster(), &args.dns_endpoints)
+    let (Some(config_cluster), Some(namespace)) =
+        (source.config_cluster(), &args.dns.dns_endpoints)
     else {
         return;
     };
-    if args.dns_domains.is_empty() {
+    if args.dns.dns_domains.is_empty() {
         return;
     }
     let settings = Arc::new(DnsSettings {
         namespace: namespace.clone(),
-        clusterset: args.clusterset.clone(),
-        mode: args.dns_mode,
-        provider_key: args.dns_provider_key.clone(),
+        clusterset: args.mcs.clusterset.clone(),
+        mode: args.dns.dns_mode,
+        provider_key: args.dns.dns_provider_key.clone(),
     });
-    let domains: Arc<[String]> = args.dns_domains.clone().into();
+    let domains: Arc<[String]> = args.dns.dns_domains.clone().into();
     let (hosts, hosts_seen) = watch::channel(None);
     let looks = role.clone();
     tasks.spawn_restarting("dns hosts", Duration::from_secs(1), move || {

@@ -144,10 +144,10 @@ impl ServerInputs {
         let remembered = restored.is_enough().then(|| restored.mesh.clone());
         let objects = config_cluster.objects;
         let mesh = MeshSource::of(args, objects.clone(), remembered, tasks);
-        let source_statuses = SourceStatusTable::new(args.remote_cluster_timeout);
+        let source_statuses = SourceStatusTable::new(args.clusters.remote_cluster_timeout);
         let (updates, updates_taken) = mpsc::channel(EVENTS);
         let consuls = consul::ConsulConfig {
-            addresses: args.consul_address.clone(),
+            addresses: args.sources.consul_address.clone(),
             updates: updates.clone(),
             source_statuses: source_statuses.clone(),
             remembered: restored.datacentres,
@@ -161,14 +161,14 @@ impl ServerInputs {
         let roots = roots(identity, gate.clone(), tasks);
         let writes = MemberWrites { roots, role: role.clone() };
         let sources = files.members.value.clone();
-        let ObjectsWithSources { objects: members, problems: source_problems } = match &args.members
-        {
-            Some(_) => {
-                let hub = source.config_cluster().map(|hub| hub.access);
-                secret_sources::with_sources(objects.clone(), hub, sources.clone(), tasks)
-            }
-            None => ObjectsWithSources::without(objects.clone()),
-        };
+        let ObjectsWithSources { objects: members, problems: source_problems } =
+            match &args.sources.members {
+                Some(_) => {
+                    let hub = source.config_cluster().map(|hub| hub.access);
+                    secret_sources::with_sources(objects.clone(), hub, sources.clone(), tasks)
+                }
+                None => ObjectsWithSources::without(objects.clone()),
+            };
         let (renewal_failures, failures_seen) = watch::channel(Arc::default());
         let clusters = reconciler::start(
             reconciler::ReconcilerConfig {
@@ -180,16 +180,16 @@ impl ServerInputs {
                 domain: args.domain.clone(),
                 trust_domain: trust_domain_seen.clone(),
                 metadata: args.endpoint_metadata(),
-                mcs: args.mcs,
-                imports: args.mcs_imports,
-                clusterset: args.clusterset.clone(),
+                mcs: args.mcs.mcs,
+                imports: args.mcs.mcs_imports,
+                clusterset: args.mcs.clusterset.clone(),
                 shared: core.shared.clone(),
                 shared_endpoints: core.shared_endpoints.clone(),
                 writes,
                 selectors: selectors_seen,
-                removal_grace: args.cluster_removal_grace,
-                sync_timeout: args.remote_cluster_timeout,
-                stale_after: args.stale_after,
+                removal_grace: args.clusters.cluster_removal_grace,
+                sync_timeout: args.clusters.remote_cluster_timeout,
+                stale_after: args.clusters.stale_after,
                 policy: policy.clone(),
                 updates,
                 remembered: restored.clusters,
@@ -211,8 +211,8 @@ impl ServerInputs {
                 policy: policy.clone(),
                 statuses: clusters.statuses.clone(),
                 pods: Arc::new(KnownPods(core.context.clone())),
-                audiences: args.token_audience.clone(),
-                aliases: args.cluster_alias.iter().cloned().collect(),
+                audiences: args.tokens.token_audience.clone(),
+                aliases: args.clusters.cluster_alias.iter().cloned().collect(),
                 system_namespace: args.namespace.clone(),
                 outside: outside_issuer::start(args, source, outside_dir, &source_statuses, tasks),
                 remembered: restored.issuers,
@@ -299,7 +299,7 @@ impl ServerInputs {
             rules: ReadingRules {
                 domain: args.domain.clone(),
                 defaults: mesh.defaults(),
-                errors: args.policy_errors.into(),
+                errors: args.access.policy_errors.into(),
                 budget: Default::default(),
                 default_visibility: DefaultVisibility::default(),
             },
@@ -357,7 +357,7 @@ fn gateway_secrets(
     let credentials = MemberCredentials::new(clients.clone(), tasks.child());
     let file = state_dir.map(|folder| folder.join("gateway-secrets.json"));
     match file {
-        Some(file) if args.keep_gateway_secrets => credentials.keeping_in(file),
+        Some(file) if args.state.keep_gateway_secrets => credentials.keeping_in(file),
         Some(file) => {
             if let Err(error) = durable::remove(&file)
                 && error.kind() != std::io::ErrorKind::NotFound

@@ -32,8 +32,8 @@ pub(super) fn start(
     tasks: &Supervisor,
 ) -> watch::Receiver<(Arc<FetchedKeys>, bool)> {
     let (fetched, seen) = watch::channel(Default::default());
-    let rules = jwks::DialRules { loopback, denied: args.jwks_deny.clone() };
-    let client = Arc::new(jwks::KeyClient { rules, roots: args.jwks_roots.clone() });
+    let rules = jwks::DialRules { loopback, denied: args.access.jwks_deny.clone() };
+    let client = Arc::new(jwks::KeyClient { rules, roots: args.access.jwks_roots.clone() });
     let (KeyPlaces { wanted, requests }, statuses) = (places, statuses.clone());
     let inputs = jwks::FetcherInputs { wanted, requests, client, file, statuses, fetched };
     tasks.spawn_restarting(name, Duration::from_secs(1), move || jwks::run(inputs.clone()));

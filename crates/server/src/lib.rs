@@ -204,21 +204,22 @@ fn lock_memory() {
 /// If a flag, a file or a port can't be used. Later failures are reported and retried instead.
 pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     let tasks = Supervisor::new();
-    let state_dir = StateDir::open(args.state_dir.as_deref())?;
+    let state_dir = StateDir::open(args.state.state_dir.as_deref())?;
     let state_path = state_dir.as_ref().map(|held| held.path().to_owned());
     let AdminToken { token, file: token_file, temporary } =
         admin_token(args, state_path.as_deref())?;
-    let reader_token = args.admin_reader_token_file.as_deref().map(Token::read).transpose()?;
+    let reader_token =
+        args.admin.admin_reader_token_file.as_deref().map(Token::read).transpose()?;
     let source = ConfigOrigin::of(args, &tasks).await?;
     let files = OperatorFiles {
-        policy: WatchedFile::start(args.policy.as_ref(), &tasks)?,
+        policy: WatchedFile::start(args.sources.policy.as_ref(), &tasks)?,
         members: WatchedFile::start_members(
-            args.members.as_ref(),
-            args.clusterprofile_provider_file.as_ref(),
+            args.sources.members.as_ref(),
+            args.sources.clusterprofile_provider_file.as_ref(),
             &tasks,
         )?,
     };
-    if let Some(path) = &args.jwks_roots {
+    if let Some(path) = &args.access.jwks_roots {
         let checked = jwks::check_roots(path);
         checked.map_err(|source| ServeError::JwksRoots { path: path.clone(), source })?;
     }
@@ -239,10 +240,11 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     let identity =
         identity(args, state_path.as_deref(), &source, named, roots.evidence(), &tasks).await?;
     let (identity_seen, identity_entered) = (identity.clone(), identity.clone());
-    let gate = RootGate::start(&identity, roots.known.clone(), args.accept_new_root, &tasks);
+    let gate =
+        RootGate::start(&identity, roots.known.clone(), args.authority.accept_new_root, &tasks);
     let (xds_listener, xds) = bind(&args.xds_address, "--xds-address").await?;
-    let (admin_listener, admin) = bind(&args.admin_address, "--admin-address").await?;
-    let webhook = match &args.inject_address {
+    let (admin_listener, admin) = bind(&args.admin.admin_address, "--admin-address").await?;
+    let webhook = match &args.webhooks.inject_address {
         Some(address) => Some(bind(address, "--inject-address").await?),
         None => None,
     };
@@ -277,26 +279,26 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     let ports = Ports {
         xds: xds_listener,
         admin: admin_listener,
-        admin_hosts: args.admin_host.clone(),
+        admin_hosts: args.admin.admin_host.clone(),
         identity,
         token,
         reader_token,
         prometheus: args.prometheus.clone(),
         max_connections: args.max_connections,
         audit_interval: Some(args.audit_interval).filter(|interval| !interval.is_zero()),
-        certificate_lifetime_max: args.max_certificate_lifetime,
-        relay_certificate_lifetime: args.relay_certificate_ttl,
+        certificate_lifetime_max: args.authority.max_certificate_lifetime,
+        relay_certificate_lifetime: args.authority.relay_certificate_ttl,
         used_invitations: UsedInvitations::new(
             config_client.clone().map(|client| (client, args.namespace.clone())),
         ),
-        tokens_count: !args.require_client_certificate,
+        tokens_count: !args.serving.require_client_certificate,
         state_dir: state_path,
         webhook: webhook.map(|(listener, _)| {
             let settings = args.inject.settings(&args.namespace, &args.cluster_id, &args.domain);
             (listener, settings)
         }),
-        policy_errors: args.policy_errors.into(),
-        validation: args.validation.into(),
+        policy_errors: args.access.policy_errors.into(),
+        validation: args.webhooks.validation.into(),
         replicas,
     };
     let (recorder, history) = HistoryRecorder::open(ports.state_dir.as_deref());
@@ -354,11 +356,11 @@ fn other_replicas(
     tasks: &Supervisor,
 ) -> (Arc<OtherReplicas>, Arc<ReplicaAuthenticator>) {
     let found = match source {
-        ConfigOrigin::Cluster { in_pod: true, access, .. } if args.peers.is_empty() => {
+        ConfigOrigin::Cluster { in_pod: true, access, .. } if args.replicas.peers.is_empty() => {
             let (access, own_pod) = (access.clone(), config::pod_name());
             replicas::follow(access, args.namespace.clone(), own_pod, port, tasks)
         }
-        _ => replicas::listed(&args.peers),
+        _ => replicas::listed(&args.replicas.peers),
     };
     let authenticator = Arc::new(ReplicaAuthenticator::new(args.replica_id(), identity));
     let replicas = Arc::new(OtherReplicas::new(Arc::clone(&authenticator), found));
@@ -390,7 +392,7 @@ struct AdminToken {
 }
 
 fn admin_token(args: &ServeArgs, state_dir: Option<&Path>) -> Result<AdminToken, ServeError> {
-    if let Some(path) = &args.admin_token_file {
+    if let Some(path) = &args.admin.admin_token_file {
         return Ok(AdminToken { token: Token::read(path)?, file: path.clone(), temporary: None });
     }
     if let Some(directory) = state_dir {
@@ -423,7 +425,7 @@ impl RootsKeeper {
         tasks: &Supervisor,
     ) -> (Self, EarlyHold) {
         // Without a CA there are no records, so the start does not wait for the config cluster.
-        let client = config_client.filter(|_| args.ca.is_none());
+        let client = config_client.filter(|_| args.authority.ca.is_none());
         let secret = client.map(|client| (client.clone(), args.namespace.clone()));
         let store = RootStore::new(state_dir, secret, &args.replica_id());
         let (early_hold, (own, shared)) =
@@ -433,8 +435,8 @@ impl RootsKeeper {
         if known.is_empty() {
             known = store.written_in_namespace(START_WAIT).await;
         }
-        let is_accepted = args.accept_new_root;
-        let ledger = RootLedger::new(own, shared.clone(), args.max_certificate_lifetime);
+        let is_accepted = args.authority.accept_new_root;
+        let ledger = RootLedger::new(own, shared.clone(), args.authority.max_certificate_lifetime);
         if is_accepted {
             // The previous roots stay trusted although the CA shares none with them.
             ledger.merge(&shared);
@@ -481,20 +483,20 @@ async fn identity(
     evidence: RootEvidence,
     tasks: &Supervisor,
 ) -> Result<watch::Receiver<Arc<strait_identity::ServerIdentity>>, ServeError> {
-    let authority = match &args.ca_dir {
+    let authority = match &args.authority.ca_dir {
         Some(directory) => Some(AuthorityFrom::Directory(directory.clone())),
         // With files for both purposes there is nothing left to issue; `--ca none` requires these files.
-        None if args.tls_cert.is_some() && args.client_ca.is_some() => None,
+        None if args.serving.tls_cert.is_some() && args.serving.client_ca.is_some() => None,
         None => Some(source.authority(args, state_dir, tasks).await?),
     };
-    let serving = match (&args.tls_cert, &args.tls_key) {
+    let serving = match (&args.serving.tls_cert, &args.serving.tls_key) {
         (Some(certificate), Some(key)) => {
             Serving::Files { certificate: certificate.clone(), key: key.clone() }
         }
         _ => Serving::Issued { names: args.serving_names() },
     };
-    let client_ca = args.client_ca.clone();
-    let clients = match args.require_client_certificate {
+    let client_ca = args.serving.client_ca.clone();
+    let clients = match args.serving.require_client_certificate {
         true => ClientCertificates::Required,
         false => ClientCertificates::Optional,
     };
@@ -506,7 +508,7 @@ async fn identity(
         named,
         clients,
         evidence,
-        relay_authority: args.relay_ca_dir.clone(),
+        relay_authority: args.authority.relay_ca_dir.clone(),
         members,
     };
     Ok(rotation::start(settings, rotation::INTERVAL, tasks)?)
@@ -519,7 +521,7 @@ fn member_authorities(
     has_authority: bool,
 ) -> Result<BTreeMap<ClusterId, PathBuf>, ServeError> {
     let mut members = BTreeMap::new();
-    for (member, directory) in &args.ca_member_dir {
+    for (member, directory) in &args.authority.ca_member_dir {
         let refused = |fact| Err(ServeError::MemberAuthority { member: member.clone(), fact });
         if !has_authority {
             return refused("the mesh has no CA with whose roots it could share; set --ca-dir");

@@ -33,8 +33,8 @@ pub(super) fn start(
     statuses: &SourceStatusTable,
     tasks: &Supervisor,
 ) -> Option<OutsideIssuer> {
-    let (issuer, uri) = (args.token_issuer.clone()?, args.token_jwks.as_deref()?);
-    let cluster = args.token_cluster.clone()?;
+    let (issuer, uri) = (args.tokens.token_issuer.clone()?, args.tokens.token_jwks.as_deref()?);
+    let cluster = args.tokens.token_cluster.clone()?;
     let place = KeyPlace::Uri(uri.into());
     let namespaces = [args.namespace.as_str().into()].into();
     let wanted = WantedKeys { timeout: TIMEOUT, namespaces };
@@ -58,7 +58,7 @@ pub(super) fn start(
         let _wanted = wanted;
         follow(&issuer, &fetched_from, fetched_seen, keys).await;
     });
-    let namespaces = args.token_namespace.clone();
+    let namespaces = args.tokens.token_namespace.clone();
     Some(OutsideIssuer { issuer: name, cluster, namespaces, keys: keys_seen, place, requests })
 }
 

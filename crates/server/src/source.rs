@@ -38,14 +38,16 @@ pub(super) enum ConfigOrigin {
 
 impl ConfigOrigin {
     pub(super) async fn of(args: &ServeArgs, tasks: &Supervisor) -> Result<Self, ServeError> {
-        if let Some(path) = &args.config_dir {
+        if let Some(path) = &args.sources.config_dir {
             let read = std::fs::read_dir(path);
             read.map_err(|source| ServeError::ConfigDir { path: path.clone(), source })?;
             return Ok(Self::Directory(path.clone()));
         }
         let id = ClusterId::parse(&args.cluster_id)
             .map_err(|source| ServeError::ClusterId { id: args.cluster_id.clone(), source })?;
-        let own = own_cluster(args.kubeconfig.as_deref(), args.context.as_deref(), tasks).await?;
+        let own =
+            own_cluster(args.sources.kubeconfig.as_deref(), args.sources.context.as_deref(), tasks)
+                .await?;
         Ok(Self::Cluster { id, access: own.access, in_pod: own.in_pod })
     }
 
@@ -194,7 +196,7 @@ impl ObjectStores {
     ) -> Self {
         let listed = watch::Sender::new(Vec::new());
         let namespaces = watch::Sender::new(Arc::default());
-        let own_kind = match &args.config_dir {
+        let own_kind = match &args.sources.config_dir {
             Some(path) => (combined::OWN_DIRECTORY, path.display().to_string()),
             None => (combined::OWN_CLUSTER, args.cluster_id.clone()),
         };
@@ -308,8 +310,8 @@ impl MeshSource {
         tasks: &Supervisor,
     ) -> Self {
         Self {
-            config: args.mesh_config.clone(),
-            networks: args.mesh_networks.clone(),
+            config: args.sources.mesh_config.clone(),
+            networks: args.sources.mesh_networks.clone(),
             defaults: Defaults {
                 domain: args.domain.clone(),
                 trust_domain: args.trust_domain.clone(),
