@@ -62,7 +62,7 @@ pub enum ApiError {
         /// The value of `Retry-After`, if present.
         retry_after: Option<Duration>,
     },
-    /// Another status from 400 to 499.
+    /// Another status from 400 to 499, or a 403 of an admission plug-in.
     #[error("{0}")]
     Rejected(ApiStatus),
     /// A status from 500 to 599.
@@ -109,6 +109,7 @@ impl ApiError {
         let message = one_line(message);
         match code {
             401 => Self::Unauthorized(message),
+            403 if is_of_admission(&message) => Self::Rejected(ApiStatus { code, message }),
             403 => Self::Forbidden(message),
             404 => Self::NotFound(message),
             410 => Self::Gone(message),
@@ -159,6 +160,14 @@ impl ApiError {
             Self::Broken { request: request.into(), fact: one_line(&fact) }
         }
     }
+}
+
+/// Returns whether the message of a 403 is that of an admission plug-in or webhook: a quota, a
+/// namespace that is being deleted, or a policy refuses the object, and no right is missing. A
+/// missing right has the form `pods is forbidden: User "u" cannot list resource "pods" ...`.
+fn is_of_admission(message: &str) -> bool {
+    let is_plugin = message.contains("\" is forbidden: ") && !message.contains("User \"");
+    is_plugin || message.starts_with("admission webhook ")
 }
 
 fn from_tls(error: &rustls::Error) -> ApiError {

@@ -106,4 +106,11 @@ To update them again: set --mcs-imports or clusters.ID.mcs.imports to names or f
 Strait wrote ServiceImports into the cluster, and --mcs-imports or the policy file has turned imports off
 since. Their names, addresses and endpoints stay, but no longer follow the exports: pods without sidecars may
 connect to pods that no longer exist. Proxies are unaffected.";
+
+    /// 4xx for an object of an import, other than a conflict or a missing right.
+    IMPORT_REFUSED = "STR0453", "the API server refuses an object of an import",
+        "Change what the message names, for example the ResourceQuota of the namespace or the admission policy.", "\
+An admission plug-in, a policy or a webhook of the cluster refuses the ServiceImport, its derived Service or
+an EndpointSlice, or the object is not valid there. The message is that of the API server. Other imports are
+not affected. Strait tries again after 5 s, and then in growing intervals of up to 10 minutes.";
 }

@@ -232,7 +232,7 @@ impl Publisher<'_> {
                     self.state.written(&namespace, map, content);
                 }
                 // The namespace is being deleted, or no longer exists.
-                Err(ApiError::Forbidden(fact)) if fact.contains("being terminated") => {}
+                Err(ApiError::Rejected(fact)) if fact.message.contains("being terminated") => {}
                 Err(ApiError::NotFound(_)) => {}
                 Err(ApiError::Forbidden(fact) | ApiError::Unauthorized(fact)) => {
                     debug!(%namespace, fact, "no permission to write roots");

@@ -27,7 +27,7 @@ use super::mcs::{GROUP, is_reserved};
 use super::mcs_form::ExportCondition;
 use strait_base::latest::publish_change;
 use strait_base::time::rfc3339_seconds;
-use strait_kube_client::{ApiClient, ApiError, NamespacedName, Patch};
+use strait_kube_client::{ApiClient, ApiError, ApiStatus, NamespacedName, Patch};
 use strait_model::{ClusterId, Resolution, SharedService, SharedServices, WorkloadKey, WriterRole};
 
 /// How long the same value is not written to the same object again. Also the pause for a kind after
@@ -35,6 +35,8 @@ use strait_model::{ClusterId, Resolution, SharedService, SharedServices, Workloa
 const REST: Duration = Duration::from_secs(600);
 /// How long the same object is neither created nor restored again.
 const REST_OF_CREATION: Duration = Duration::from_secs(5);
+/// Number of refusals of a creation after which the pause no longer doubles.
+const REFUSALS_DOUBLED: u32 = 7;
 /// The pause between two writes of imports: at most 20 per second and cluster.
 const IMPORT_PACE: Duration = Duration::from_millis(50);
 /// The minimum interval between two writes of one EndpointSlice. Changes in between are written
@@ -87,9 +89,9 @@ impl WritePermission {
     }
 }
 
-/// A field of an object of an import that another manager owns.
+/// An object of an import that the API server does not accept.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ApplyConflict {
+pub(super) struct RefusedWrite {
     pub(super) import: WorkloadKey,
     /// The message of the API server.
     pub(super) message: String,
@@ -101,7 +103,9 @@ pub(super) struct WriteReport {
     /// The refusal, if a permission for imports is missing.
     pub(super) denied: Option<String>,
     /// Objects with a field that another manager owns.
-    pub(super) conflicts: BTreeMap<(WritePermission, NamespacedName), ApplyConflict>,
+    pub(super) conflicts: BTreeMap<(WritePermission, NamespacedName), RefusedWrite>,
+    /// Objects that the API server refuses for another reason, for example a quota.
+    pub(super) refusals: BTreeMap<(WritePermission, NamespacedName), RefusedWrite>,
     /// Imports for which the cluster has no address family.
     pub(super) unsupported: BTreeSet<NamespacedName>,
     /// Number of writes by kind of object and result.
@@ -204,6 +208,10 @@ impl DesiredObject {
             || matches!(&self.state, DesiredState::Import(write) if write.is_deletion())
     }
 
+    fn refused(&self, status: &ApiStatus) -> RefusedWrite {
+        RefusedWrite { import: self.import_key(), message: status.message.clone() }
+    }
+
     /// Returns the name of the object that the write changes.
     fn written_key(&self) -> NamespacedName {
         let NamespacedName { namespace, .. } = &self.key;
@@ -216,9 +224,14 @@ impl DesiredObject {
         }
     }
 
-    /// How long the same write is not repeated after this number of repetitions.
-    fn rest(&self, repetitions: u32) -> Duration {
+    /// How long the same write is not repeated after this number of repetitions. A creation that
+    /// the API server refuses is repeated in growing intervals.
+    fn rest(&self, repetitions: u32, refused: bool) -> Duration {
         match self.mode() {
+            Some(WriteMode::Create) if refused => {
+                let doublings = repetitions.saturating_sub(1).min(REFUSALS_DOUBLED);
+                (REST_OF_CREATION * (1 << doublings)).min(REST)
+            }
             Some(WriteMode::Create) => REST_OF_CREATION,
             Some(WriteMode::Restore(_)) if repetitions < RESTORATIONS_MAX => REST_OF_CREATION,
             _ => REST,
@@ -412,6 +425,8 @@ struct LastWrite {
     since: Instant,
     /// How often the same value was written in succession.
     repetitions: u32,
+    /// Whether the API server refused it.
+    refused: bool,
 }
 
 /// The values that were written, and the denied permissions.
@@ -430,10 +445,10 @@ impl WriteBackState {
         let permission = object.permission();
         let rests = |since: &Instant, rest| now.duration_since(*since) < rest;
         if self.denied.get(&permission).is_some_and(|since| rests(since, REST)) {
-            return Some(object.rest(0));
+            return Some(object.rest(0, false));
         }
         let last = self.last.get(&(permission, object.key.clone()))?;
-        let (since, rest) = (&last.since, object.rest(last.repetitions));
+        let (since, rest) = (&last.since, object.rest(last.repetitions, last.refused));
         if rests(since, rest) && last.object.is_repeated_by(&object.clone().undated()) {
             return Some(rest);
         }
@@ -449,7 +464,7 @@ impl WriteBackState {
 
     /// Records the result of a write of an import for the next comparison.
     fn report(&mut self, object: &DesiredObject, result: &Result<(), ApiError>) {
-        let (permission, key) = (object.permission(), &object.key);
+        let permission = object.permission();
         let written = object.written_key();
         let outcome = match result {
             Ok(()) if object.is_restoration() => {
@@ -460,6 +475,7 @@ impl WriteBackState {
             Ok(()) => "ok",
             Err(ApiError::Forbidden(_) | ApiError::Unauthorized(_)) => "denied",
             Err(ApiError::Rejected(status)) if status.code == 409 => "conflict",
+            Err(ApiError::Rejected(_)) => "refused",
             Err(_) => "failed",
         };
         *self.report.counts.entry((permission.as_str(), outcome)).or_default() += 1;
@@ -470,21 +486,24 @@ impl WriteBackState {
         let names_version = object.names_version();
         match result {
             Ok(()) => {
-                self.report.conflicts.remove(&(permission, written));
+                let key = (permission, written);
+                self.report.conflicts.remove(&key);
+                self.report.refusals.remove(&key);
                 if permission == WritePermission::DerivedServices {
-                    self.unsupported.remove(key);
+                    self.unsupported.remove(&object.key);
                 }
             }
             Err(error @ (ApiError::Forbidden(_) | ApiError::Unauthorized(_))) => {
                 self.report.denied = Some(error.to_string());
             }
             Err(error) if lacks_family(error) => {
-                self.unsupported.insert(key.clone(), Instant::now());
+                self.unsupported.insert(object.key.clone(), Instant::now());
             }
             Err(ApiError::Rejected(status)) if outcome == "conflict" && !names_version => {
-                let (import, message) = (object.import_key(), status.message.clone());
-                let conflict = ApplyConflict { import, message };
-                self.report.conflicts.insert((permission, written), conflict);
+                self.report.conflicts.insert((permission, written), object.refused(status));
+            }
+            Err(ApiError::Rejected(status)) if outcome != "conflict" => {
+                self.report.refusals.insert((permission, written), object.refused(status));
             }
             Err(_) => {}
         }
@@ -528,7 +547,8 @@ impl WriteBackState {
         let object = object.undated();
         let before = self.last.get(&key).filter(|last| last.object.is_repeated_by(&object));
         let repetitions = before.map_or(0, |last| last.repetitions) + 1;
-        self.last.insert(key, LastWrite { object, since: now, repetitions });
+        let refused = result.is_err();
+        self.last.insert(key, LastWrite { object, since: now, repetitions, refused });
         false
     }
 }

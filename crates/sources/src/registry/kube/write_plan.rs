@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until};
 use super::imports::{ImportPlan, ImportPlanInputs, ImportWrite, Recreation, SettledImports, plan};
 use super::index::{IndexedKind, KubeIndex, workload_key};
 use super::mcs::GROUP;
-use super::write_back::{ApplyConflict, DesiredObject, WriteReport};
+use super::write_back::{DesiredObject, RefusedWrite, WriteReport};
 use super::{ImportState, ImportStep, ImportsStatus};
 use strait_base::codes;
 use strait_base::latest::publish_change;
@@ -220,12 +220,16 @@ impl WriteBack {
         } else if let Some(denied) = report.denied {
             status.stopped = Some((&codes::IMPORT_RIGHT_MISSING, denied));
         }
-        for ApplyConflict { import, message } in report.conflicts.into_values() {
+        let conflicts = report.conflicts.into_values();
+        let conflicts = conflicts.map(|one| (one, &codes::IMPORT_CONFLICT, ImportStep::Foreign));
+        let refusals = report.refusals.into_values();
+        let refusals = refusals.map(|one| (one, &codes::IMPORT_REFUSED, ImportStep::Right));
+        for (RefusedWrite { import, message }, code, step) in conflicts.chain(refusals) {
             let is_written = writes.iter().any(|(key, _)| workload_key(key) == import);
             let state = status.imports.get_mut(&import).filter(|_| is_written);
             if let Some(state) = state.filter(|state| state.code != Some(&codes::IMPORT_CHANGED)) {
-                let (reason, code) = (Some(message), Some(&codes::IMPORT_CONFLICT));
-                let fails = (!state.ready).then_some(ImportStep::Foreign);
+                let fails = (!state.ready).then_some(step);
+                let (reason, code) = (Some(message), Some(code));
                 *state = ImportState { reason, code, fails, ..std::mem::take(state) };
             }
         }

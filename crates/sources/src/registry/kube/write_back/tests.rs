@@ -123,6 +123,46 @@ fn write_without_effect_is_not_repeated_for_a_while() {
 }
 
 #[test]
+fn refusal_of_an_admission_plugin_concerns_one_object() {
+    let service = |name: &str| DesiredObject {
+        key: NamespacedName { namespace: "shop".into(), name: name.into() },
+        state: DesiredState::Import(ImportWrite::Derived {
+            object: json!({ "spec": {} }),
+            mode: WriteMode::Create,
+        }),
+    };
+    let mut now = Instant::now();
+    for message in [
+        "services \"derived-a\" is forbidden: exceeded quota: few, requested: services=1",
+        "services \"derived-a\" is forbidden: unable to create new content in namespace shop because it \
+         is being terminated",
+        "admission webhook \"policies.example\" denied the request: no services here",
+    ] {
+        let mut memory = WriteBackState::default();
+        let refusal = Err(ApiError::from_status(403, message, None));
+        // The pause doubles up to ten minutes.
+        for pause in [5, 10, 20, 40, 80, 160, 320, 600, 600] {
+            memory.report(&service("cart"), &refusal);
+            assert!(!memory.note(service("cart"), &refusal, now), "{message}");
+            assert!(memory.may_try(&service("loan"), now), "{message}");
+            assert_eq!(memory.pause(&service("cart"), now), Some(Duration::from_secs(pause)));
+            now += Duration::from_secs(pause);
+            assert!(memory.may_try(&service("cart"), now), "{message}");
+        }
+        assert_eq!(memory.report.denied, None);
+        let refusals: Vec<_> = memory.report.refusals.values().map(|one| &*one.message).collect();
+        assert_eq!(refusals, [message], "it is reported");
+        memory.report(&service("cart"), &Ok(()));
+        assert!(memory.report.refusals.is_empty());
+    }
+    let missing = "services is forbidden: User \"strait\" cannot create resource \"services\" in API \
+                   group \"\" in the namespace \"shop\"";
+    let mut memory = WriteBackState::default();
+    assert!(!memory.note(service("cart"), &Err(ApiError::from_status(403, missing, None)), now));
+    assert!(!memory.may_try(&service("loan"), now), "the right is missing for all objects");
+}
+
+#[test]
 fn restoration_is_repeated_a_limited_number_of_times() {
     let restoration = |version: &str| DesiredObject {
         key: NamespacedName { namespace: "shop".into(), name: "cart".into() },
