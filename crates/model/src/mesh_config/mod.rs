@@ -15,6 +15,7 @@ mod limits;
 mod localities;
 mod networks;
 mod normal_path;
+mod protobuf_json;
 mod provider_service;
 mod providers;
 mod retries;

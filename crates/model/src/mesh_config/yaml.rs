@@ -7,6 +7,8 @@ use std::fmt;
 use serde::de::DeserializeOwned;
 use serde_saphyr::Spanned;
 
+use super::protobuf_json;
+
 /// Why a text is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct InvalidYaml {
@@ -36,10 +38,19 @@ impl fmt::Display for InvalidYaml {
 pub(super) struct YamlFields(BTreeMap<String, Spanned<serde_json::Value>>);
 
 impl YamlFields {
-    /// Parses a text; an empty one has no fields.
+    /// Parses a text in a form of protobuf's JSON, as YAML; an empty one has no fields.
     pub(super) fn parse(text: &str) -> Result<Self, InvalidYaml> {
-        parse::<Option<BTreeMap<String, Spanned<serde_json::Value>>>>(text)
-            .map(|fields| Self(fields.unwrap_or_default()))
+        let written = parse::<Option<BTreeMap<String, Spanned<serde_json::Value>>>>(text)?;
+        let mut fields = BTreeMap::new();
+        for (written, mut field) in written.unwrap_or_default() {
+            let name = match protobuf_json::camel_case(&written) {
+                Some(name) if !fields.contains_key(&name) => name,
+                _ => written,
+            };
+            protobuf_json::normalize(&name, &mut field.value);
+            fields.insert(name, field);
+        }
+        Ok(Self(fields))
     }
 
     /// Takes a field; returns `None` if it is missing or null.
