@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use super::{ConfigView, Finding};
 use crate::standing::ObjectStanding;
 use strait_base::codes;
-use strait_mesh::push::authorizers::AuthorizerFault;
 use strait_model::{Interception, Labels, Namespace, Protocol, Proxy, is_privileged};
 use strait_rules::access::PeerMode;
 use strait_rules::traffic::destination_rule::RuleClient;
@@ -170,10 +169,7 @@ impl ConfigView<'_> {
             };
             let mut faults = proxies.iter().filter_map(of);
             match proxies {
-                [] if !self.context.mesh.has_provider(name) => Some(AuthorizerFault::Unknown),
-                [] if self.context.mesh.tracing_named(name).is_none() => {
-                    Some(AuthorizerFault::TakesNoSpans)
-                }
+                [] => self.context.tracing_provider(name).err(),
                 _ => faults.next(),
             }
         };

@@ -202,13 +202,21 @@ impl PushContext {
         client: RuleClient<'_>,
         cluster: &ClusterId,
     ) -> Result<Tracer<'_>, AuthorizerFault> {
-        let provider = match &self.extension_provider(name)?.kind {
-            ProviderKind::Tracing(provider) => provider,
-            ProviderKind::Broken(fact) => return Err(AuthorizerFault::Broken(fact.clone())),
-            _ => return Err(AuthorizerFault::TakesNoSpans),
-        };
+        let provider = self.tracing_provider(name)?;
         let service = self.provider_service(&provider.service, client, cluster)?;
         Ok(Tracer { provider, service })
+    }
+
+    /// Returns the tracing provider with this name.
+    ///
+    /// # Errors
+    /// If there is no such provider, or it is invalid.
+    pub fn tracing_provider(&self, name: &str) -> Result<&Arc<TracingProvider>, AuthorizerFault> {
+        match &self.extension_provider(name)?.kind {
+            ProviderKind::Tracing(provider) => Ok(provider),
+            ProviderKind::Broken(fact) => Err(AuthorizerFault::Broken(fact.clone())),
+            _ => Err(AuthorizerFault::TakesNoSpans),
+        }
     }
 
     /// Returns why these clients in a cluster cannot reach the upstream of a user's filter, or
