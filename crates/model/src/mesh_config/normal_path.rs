@@ -51,6 +51,10 @@ impl PathNormalization {
         if self < Self::MergeSlashes {
             return resolved;
         }
+        // Envoy keeps the first and the last slash of a path that consists of slashes.
+        if resolved.len() > 1 && resolved.bytes().all(|byte| byte == b'/') {
+            return "//".to_owned();
+        }
         let mut merged = String::with_capacity(resolved.len());
         for one in resolved.chars() {
             if one != '/' || !merged.ends_with('/') {
@@ -146,6 +150,10 @@ mod tests {
             ("/\\admin", ["/\\admin", "//admin", "/admin", "/admin"]),
             ("//admin///x", ["//admin///x", "//admin///x", "/admin/x", "/admin/x"]),
             ("/%2Fa%5c..%2fb", ["/%2Fa%5c..%2fb", "/%2Fa%5c..%2fb", "/%2Fa%5c..%2fb", "/b"]),
+            ("//", ["//", "//", "//", "//"]),
+            ("/x/..//", ["/x/..//", "//", "//", "//"]),
+            ("///.//", ["///.//", "////", "//", "//"]),
+            ("//..", ["//..", "/", "/", "/"]),
             ("/%", ["/%", "/%", "/%", "/%"]),
             ("/%C3%A4%20", ["/%C3%A4%20", "/%C3%A4%20", "/%C3%A4%20", "/%C3%A4%20"]),
             ("/k\u{e4}se", ["/k\u{e4}se", "/k%c3%a4se", "/k%c3%a4se", "/k%c3%a4se"]),

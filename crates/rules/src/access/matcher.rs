@@ -437,7 +437,13 @@ fn each_match(
             let method = TextPattern { ignore_case: leaning == Leaning::Wide, ..method };
             emit(&[Atom::Header(Cow::Borrowed(":method"), method)]);
         }),
-        Test::Path(path) => form(path).with_pattern(|path| emit(&[Atom::Path(path)])),
+        Test::Path(path) => {
+            form(path).with_pattern(|path| emit(&[Atom::Path(path)]));
+            // Envoy merges a path of slashes only into `//`, which applications serve as `/`.
+            if leaning == Leaning::Wide && &**path == "/" {
+                form("//").with_pattern(|path| emit(&[Atom::Path(path)]));
+            }
+        }
         Test::PathTemplate(template) => {
             emit(&[Atom::PathTemplate(Cow::Borrowed(template))]);
         }
