@@ -162,18 +162,14 @@ impl RuleReader<'_> {
                     _ if name == "host" || !is_header_name(&name) || !is_text(&header.value) => {
                         this.refuse(refused, path, &format!("{name:?} is not a valid header"));
                     }
-                    _ => match command_operators::check(&header.value) {
-                        Ok(()) => {
-                            changes.entry(name.into()).or_insert(header.value);
-                        }
-                        Err(fact) => {
-                            this.refuse(
-                                refused,
-                                path,
-                                &format!("{name}: {:?} {fact}", header.value),
-                            );
-                        }
-                    },
+                    // Envoy's operators (`%REQ(x)%`) work as in other gateways. Any other value is
+                    // literal.
+                    _ => {
+                        let is_format = command_operators::check(&header.value).is_ok();
+                        let escaped = || header.value.replace('%', "%%").into();
+                        let value = if is_format { header.value.clone() } else { escaped() };
+                        changes.entry(name.into()).or_insert(value);
+                    }
                 }
             }
             changes.into_iter().collect()
