@@ -21,6 +21,8 @@ pub(super) struct RawHttpRule {
     pub(super) retries: Option<WrittenRetries>,
     pub(super) fault: Option<RawFault>,
     pub(super) mirror: Option<RawDestination>,
+    /// Istio's definition has both spellings.
+    #[serde(alias = "mirror_percent")]
     pub(super) mirror_percent: Option<u32>,
     pub(super) mirror_percentage: Option<RawPercent>,
     pub(super) mirrors: Vec<RawMirror>,
