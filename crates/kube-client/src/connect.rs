@@ -88,6 +88,10 @@ impl ClientConnections {
     }
 }
 
+/// The credential of the request to which a response belongs.
+#[derive(Clone)]
+pub(super) struct SentCredential(pub(super) HeaderValue);
+
 /// The header that authenticates a request.
 #[derive(Clone)]
 enum Authorization {
@@ -271,11 +275,14 @@ impl ApiClient {
     ) -> Result<(Response<ResponseBody>, Option<StreamPermit>), BoxError> {
         let active = lock(&self.active).clone();
         let RequestAccess { header, connections } = active.authorization.current()?;
-        if let Some(header) = header {
-            request.headers_mut().insert(AUTHORIZATION, header);
+        if let Some(header) = &header {
+            request.headers_mut().insert(AUTHORIZATION, header.clone());
         }
         let connections = connections.map_or(active.connections, ClientConnections::Dialled);
-        let answered = connections.exchange(request, self.purpose).await?;
+        let mut answered = connections.exchange(request, self.purpose).await?;
+        if let Some(header) = header {
+            answered.0.extensions_mut().insert(SentCredential(header));
+        }
         if let Authorization::Issued(issued) = &active.authorization
             && answered.0.status() == StatusCode::UNAUTHORIZED
         {

@@ -13,8 +13,10 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use super::body::ResponseBody;
+use super::connect::SentCredential;
 use super::envelope::Encoding;
 use super::error::NO_CREDENTIAL;
+use super::redacted::without_credential;
 use super::transport::StreamPermit;
 use super::{ApiClient, ApiError, protobuf};
 
@@ -236,7 +238,10 @@ impl OpenResponse {
         }
         if !head.status.is_success() {
             let retry_after = head.headers.get(RETRY_AFTER).and_then(seconds);
-            let message = Box::pin(answer.message(head.status)).await;
+            let mut message = Box::pin(answer.message(head.status)).await;
+            if let Some(SentCredential(header)) = head.extensions.get() {
+                message = without_credential(&message, header.as_bytes());
+            }
             return Err(ApiError::from_status(head.status.as_u16(), &message, retry_after));
         }
         // A captive portal or a load balancer responds 200 with a page, which is not an empty list.

@@ -20,6 +20,7 @@ use tower::{BoxError, ServiceExt, service_fn};
 use super::connect_proxy::ConnectProxy;
 use super::dial::{HTTP1, Tls, certificates, set_client_certificate, tcp};
 use super::error::{NotConnected, one_line};
+use super::redacted::without_credential;
 use super::socks::{self, SocksUser};
 use super::transport::{Hop, HopStream};
 use super::{ApiError, Loopback, Redacted};
@@ -59,9 +60,11 @@ impl ConnectProxy {
     async fn open_http(&self, (host, port): (&str, u16)) -> Result<HopStream, BoxError> {
         let target = format!("{host}:{port}");
         let mut request = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n").into_bytes();
+        let mut credential = Vec::new();
         if let Some(path) = &self.authorization {
+            credential = self.header_value(path).await?;
             request.extend_from_slice(b"Proxy-Authorization: ");
-            request.extend_from_slice(&self.header_value(path).await?);
+            request.extend_from_slice(&credential);
             request.extend_from_slice(b"\r\n");
         }
         request.extend_from_slice(b"\r\n");
@@ -78,7 +81,8 @@ impl ConnectProxy {
             head.push(stream.read_u8().await.map_err(interrupted)?);
         }
         let head = String::from_utf8_lossy(&head);
-        let line = one_line(head.lines().next().unwrap_or_default());
+        let line = without_credential(head.lines().next().unwrap_or_default(), &credential);
+        let line = one_line(&line);
         let status = line.strip_prefix("HTTP/1.").and_then(|rest| rest.split(' ').nth(1));
         match status.and_then(|status| status.parse::<u16>().ok()) {
             Some(200..=299) => Ok(stream.into_inner()),
