@@ -1,5 +1,7 @@
 //! A credential that was obtained, and when it is renewed.
 
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -27,11 +29,17 @@ pub(super) struct ObtainedCredential {
 /// Reads a token from a file, without the surrounding white space.
 pub(super) fn read_token(path: &Path) -> Result<String, String> {
     let shown = path.display();
-    let size = std::fs::metadata(path).map_err(|error| format!("{shown}: {error}"))?.len();
-    if size > TOKEN_BYTES_MAX {
+    let failed = |error: io::Error| format!("{shown}: {error}");
+    // Opening a pipe or a device may wait, and reading it may never end.
+    if !std::fs::metadata(path).map_err(failed)?.is_file() {
+        return Err(format!("{shown}: is not a regular file"));
+    }
+    let mut text = Vec::new();
+    let file = File::open(path).map_err(failed)?;
+    file.take(TOKEN_BYTES_MAX + 1).read_to_end(&mut text).map_err(failed)?;
+    if text.len() as u64 > TOKEN_BYTES_MAX {
         return Err(format!("{shown}: is larger than {} KiB", TOKEN_BYTES_MAX >> 10));
     }
-    let text = std::fs::read(path).map_err(|error| format!("{shown}: {error}"))?;
     let text = String::from_utf8(text).map_err(|_| format!("{shown}: is not text"))?;
     let token = text.trim();
     if token.is_empty() {
