@@ -34,7 +34,7 @@ use self::finding::{note, problem};
 pub(super) use self::inputs::CheckInputs;
 use self::process::{of_process, of_replica, of_streams};
 use super::client::AdminClient;
-use super::cluster::{is_well, same_addresses, same_range, yielded};
+use super::cluster::{is_well, same_range};
 use super::failure::{CommandFailure, CommandResult, Exit};
 use super::list::{QueryArgs, WaitFor};
 use super::output::{
@@ -325,10 +325,7 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
         }
         found.extend(findings::of_member(row).iter().map(finding::row));
         found.extend(findings::of_claims(row, &answers.networks).iter().map(finding::row));
-        for same in yielded(row) {
-            let fact = same_addresses(same);
-            found.push(problem("networks", &codes::SAME_ADDRESS, object.clone(), fact));
-        }
+        found.extend(findings::of_same_addresses(row).iter().map(finding::row));
         // Both clusters report the overlap: one finding is enough.
         for same in row.same_ranges.iter().filter(|same| same.cluster < row.id) {
             found.push(note("networks", &codes::SAME_ADDRESS, object.clone(), same_range(same)));

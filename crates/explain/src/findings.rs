@@ -8,7 +8,7 @@ mod networks;
 mod process;
 
 pub use self::certificates::{of_certificates, of_root};
-pub use self::members::of_member;
+pub use self::members::{of_member, of_same_addresses};
 pub use self::networks::{of_claims, of_networks};
 pub use self::process::of_process;
 use strait_base::codes::Code;

@@ -306,7 +306,7 @@ fn credential(credential: &ClusterCredential) -> String {
 
 /// Describes an entry of `sameAddresses`: pods of another cluster that have the addresses of this
 /// cluster's pods.
-pub(super) fn same_addresses(same: &SameAddresses) -> String {
+fn same_addresses(same: &SameAddresses) -> String {
     let network = &same.network;
     let (count, first) = (text(&same.addresses), text(&same.first));
     let (other, holder) = (text(&same.cluster), text(&same.holder));
@@ -323,10 +323,4 @@ pub(super) fn same_range(same: &SameRange) -> String {
     format!(
         "same addresses are possible: its nodes and the nodes of {other} assign pod addresses of {range} in network {network:?}"
     )
-}
-
-/// Returns the rows of `sameAddresses` in which proxies of other clusters receive the other
-/// cluster's pods.
-pub(super) fn yielded(cluster: &Cluster) -> impl Iterator<Item = &SameAddresses> {
-    cluster.same_addresses.iter().filter(|same| same.holder != cluster.id)
 }

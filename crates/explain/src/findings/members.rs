@@ -2,10 +2,14 @@
 //! certificates.
 
 use super::{MeshFinding, or_none};
-use strait_admin_api::{Cluster, ClusterRoots, CredentialKind};
+use std::collections::BTreeMap;
+
+use strait_admin_api::{Cluster, ClusterRoots, CredentialKind, SameAddresses};
 use strait_base::codes;
 
 const CATEGORY: &str = "clusters";
+/// The maximum number of clusters that a finding about shared addresses names.
+const NAMED_MAX: usize = 3;
 
 /// Returns the findings about the credential and the root certificates of a member.
 pub fn of_member(cluster: &Cluster) -> Vec<MeshFinding> {
@@ -13,6 +17,34 @@ pub fn of_member(cluster: &Cluster) -> Vec<MeshFinding> {
     let mut found: Vec<MeshFinding> = credential_ends(cluster, &object).into_iter().collect();
     found.extend(cluster.roots.iter().flat_map(|roots| of_roots(roots, &object)));
     found
+}
+
+/// Returns the findings about pods of a member whose addresses other clusters' pods also have, so
+/// that proxies of other clusters do not receive them: one for each network and each cluster whose
+/// pods they receive instead.
+pub fn of_same_addresses(cluster: &Cluster) -> Vec<MeshFinding> {
+    let mut groups: BTreeMap<(&str, &str), Vec<&SameAddresses>> = BTreeMap::new();
+    for same in cluster.same_addresses.iter().filter(|same| same.holder != cluster.id) {
+        groups.entry((&same.network, &same.holder)).or_default().push(same);
+    }
+    let finding = |((network, holder), mut rows): ((&str, &str), Vec<&SameAddresses>)| {
+        rows.sort_by_key(|same| std::cmp::Reverse(same.addresses));
+        let mut others: Vec<String> = rows
+            .iter()
+            .take(NAMED_MAX)
+            .map(|same| format!("{} ({}, first {})", same.cluster, same.addresses, same.first))
+            .collect();
+        if let Some(more) = rows.len().checked_sub(NAMED_MAX).filter(|more| *more > 0) {
+            others.push(format!("{more} more clusters"));
+        }
+        let fact = format!(
+            "same address: pods of it have addresses of pods of {} in network {network:?}; proxies of other clusters receive the pods of {holder}",
+            others.join(", ")
+        );
+        let object = format!("cluster/{}", or_none(&cluster.id));
+        MeshFinding::problem("networks", &codes::SAME_ADDRESS, object, fact)
+    };
+    groups.into_iter().map(finding).collect()
 }
 
 /// Returns the finding about a credential that ends soon.
@@ -54,4 +86,32 @@ fn of_roots(roots: &ClusterRoots, object: &str) -> Vec<MeshFinding> {
         found.push(MeshFinding::problem(CATEGORY, &codes::ROOTS_FOREIGN, object.to_owned(), fact));
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_addresses_are_one_finding_per_holder() {
+        let same = |cluster: &str, addresses| SameAddresses {
+            network: "n1".into(),
+            cluster: cluster.into(),
+            addresses,
+            first: "10.0.0.1".into(),
+            holder: "a".into(),
+        };
+        let found = |same_addresses| {
+            let cluster = Cluster { id: "z".into(), same_addresses, ..Cluster::default() };
+            of_same_addresses(&cluster).into_iter().map(|one| one.fact).collect::<Vec<_>>()
+        };
+        let own = SameAddresses { holder: "z".into(), ..same("y", 1) };
+        assert!(found(vec![own]).is_empty(), "proxies receive the pods of this cluster");
+        let many = ["b", "c", "d", "e"].map(|id| same(id, 1));
+        let facts = found(many.into_iter().chain([same("a", 2)]).collect());
+        let expected = "same address: pods of it have addresses of pods of a (2, first 10.0.0.1), b (1, first \
+                        10.0.0.1), c (1, first 10.0.0.1), 2 more clusters in network \"n1\"; proxies of other \
+                        clusters receive the pods of a";
+        assert_eq!(facts, [expected]);
+    }
 }

@@ -205,12 +205,8 @@ fn of_rows(sources: &Sources, found: &mut ProblemTable) {
                 found.add("networks", code, &object, &text);
             }
         }
-        for same in row.same_addresses.iter().filter(|same| same.holder != row.id) {
-            let text = format!(
-                "{} pods have the same address as pods of cluster {} in the same network",
-                same.addresses, same.holder
-            );
-            found.add("networks", &codes::SAME_ADDRESS, &object, &text);
+        for finding in findings::of_same_addresses(row) {
+            found.add(finding.category, finding.code, &finding.object, &finding.fact);
         }
     }
 }
