@@ -177,6 +177,9 @@ pub struct ClusterExports {
     pub exports: OrdMap<WorkloadKey, Arc<ExportedService>>,
     /// Whether this process has read all of them, so that a missing name is not exported.
     pub is_complete: bool,
+    /// Whether none has been read so far, for example because the cluster does not serve the kind:
+    /// exports that were known before stay.
+    pub is_unread: bool,
     /// Names that may be exported, because one of their objects could not be decoded.
     pub unknown: OrdSet<WorkloadKey>,
     /// The ServiceImports of this set that Strait wrote.
@@ -186,8 +189,8 @@ pub struct ClusterExports {
 impl ClusterExports {
     /// Returns whether both share their contents. False negatives are possible.
     pub fn is_same(&self, other: &Self) -> bool {
-        let Self { exports, is_complete, unknown, imports } = self;
-        *is_complete == other.is_complete
+        let Self { exports, is_complete, is_unread, unknown, imports } = self;
+        (is_complete, is_unread) == (&other.is_complete, &other.is_unread)
             && (exports.ptr_eq(&other.exports) || exports.is_empty() && other.exports.is_empty())
             && (unknown.ptr_eq(&other.unknown) || unknown.is_empty() && other.unknown.is_empty())
             && (imports.ptr_eq(&other.imports) || imports.is_empty() && other.imports.is_empty())

@@ -553,7 +553,13 @@ impl ShardContents {
             touched.workloads.extend(differ.map(|pod| (cluster.clone(), pod)));
             self.workloads = workloads;
         }
-        if let Some(facts) = contents.facts
+        let facts = contents.facts.map(|mut facts| {
+            if facts.exports.is_unread {
+                facts.exports.exports = self.facts.exports.exports.clone();
+            }
+            facts
+        });
+        if let Some(facts) = facts
             && self.facts != facts
         {
             // A proxy is located at its node, so pods on nodes with a changed locality count as

@@ -247,6 +247,17 @@ fn oldest_export_decides_and_equal_ages_are_ordered_by_cluster() {
 /// The name in the set follows the order of the exports, like the import, and not the ages of the
 /// clusters' Secrets.
 #[test]
+fn previous_exports_stay_until_a_cluster_has_been_read() {
+    let mut set = Set::new().exports("a", exported(MARCH, plain()));
+    let is_exported = |set: &mut Set| set.shared().services.contains_key(&web());
+    assert!(is_exported(&mut set));
+    set.reports("a", ClusterExports { is_unread: true, ..ClusterExports::default() });
+    assert!(is_exported(&mut set), "the cluster does not serve the kind");
+    set.reports("a", ClusterExports::default());
+    assert!(!is_exported(&mut set));
+}
+
+#[test]
 fn name_in_the_set_is_merged_in_the_order_of_the_exports() {
     let name = Hostname::from("web.ns.svc.clusterset.local");
     let update = |cluster: &str, number, exports| {

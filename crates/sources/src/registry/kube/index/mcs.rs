@@ -30,6 +30,7 @@ impl Indexed for Export {
         touched: &mut IndexChanges,
     ) {
         index.shared.exports_listed = true;
+        touched.facts |= std::mem::take(&mut index.facts.exports.is_unread);
         let gone = missing(index.exports(), &list);
         index.exchange(gone, list, namespace, touched);
     }
@@ -82,6 +83,7 @@ impl KubeIndex {
     /// Sets the mode of multi-cluster services.
     pub(in crate::registry::kube) fn sharing(mut self, mode: Mcs) -> Self {
         self.shared.mode = mode;
+        self.facts.exports.is_unread = mode != Mcs::Off;
         self
     }
 
