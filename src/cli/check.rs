@@ -45,7 +45,7 @@ use strait_admin_api::{
     Cluster, ClusterState, HoldStatus, Mesh, Problem, Rollout, Source, SourceState,
 };
 use strait_base::codes::{self, Code};
-use strait_explain::{code_of_warning, findings, is_withheld_by_fault};
+use strait_explain::{findings, is_withheld_by_fault};
 
 /// `strait check`.
 #[derive(Debug, Args)]
@@ -341,7 +341,8 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
             found.push(line("networks", code, object.clone(), fact));
         }
     }
-    found.extend(of_sources(&answers.sources));
+    let of_sources = answers.sources.iter().flat_map(findings::of_source);
+    found.extend(of_sources.map(|one| finding::row(&one)));
     let of_networks = findings::of_networks(&answers.networks, &answers.clusters);
     found.extend(of_networks.iter().map(finding::row));
     for row in &answers.services {
@@ -419,41 +420,6 @@ fn of_mesh(mesh: &Mesh) -> Vec<Value> {
     mesh.problems.iter().map(of).collect()
 }
 
-/// Returns the problems of the sources that are not member clusters.
-fn of_sources(sources: &[Source]) -> Vec<Value> {
-    sources.iter().flat_map(of_source).collect()
-}
-
-/// Returns the problems of one source that is not a member cluster: of the source itself, and its
-/// warnings.
-fn of_source(row: &Source) -> Vec<Value> {
-    let mut found = Vec::new();
-    let object = format!("source/{}", text(&row.name));
-    let own = row.code.as_deref().and_then(codes::find);
-    let reason = row.reason.as_deref().unwrap_or("it has not been read");
-    match (&row.state, own) {
-        (SourceState::Restored, None) => {
-            found.push(note("sources", &codes::RESTORED, object.clone(), reason));
-        }
-        (SourceState::Stale | SourceState::Timeout | SourceState::Restored, code) => {
-            let state = row.state.as_str();
-            let code = code.unwrap_or(code_of(state, reason));
-            found.push(problem("sources", code, object.clone(), format!("{state}: {reason}")));
-        }
-        _ => {}
-    }
-    for warning in &row.warnings {
-        let (code, is_problem) = code_of_warning(&row.kind, warning);
-        // Consequences of the lost contact have already been reported.
-        if own == Some(code) {
-            continue;
-        }
-        let line = if is_problem { problem } else { note };
-        found.push(line("sources", code, object.clone(), warning.clone()));
-    }
-    found
-}
-
 /// Returns the code at the beginning of a reason, or else the code of the state.
 fn code_of(state: &str, reason: &str) -> &'static Code {
     codes::named(reason).unwrap_or(match state {
@@ -508,6 +474,8 @@ mod tests {
                 { "id": "o", "state": "syncing", "reason": "STR0301: endpointslices: HTTP 500" },
             ])),
             sources: typed(json!([
+                { "name": "xds://c", "kind": "mcp", "state": "syncing", "code": "STR0330", "reason": "refused",
+                  "warnings": [] },
                 { "name": "consul", "kind": "consul", "state": "stale", "code": "STR0320", "reason": "500",
                   "warnings": ["web: no address"] },
                 { "name": "entries", "kind": "entries", "state": "live", "warnings": ["shop/a: no hosts"] },
@@ -581,6 +549,7 @@ mod tests {
                 "STR0304 cluster/j",
                 "~STR0302 cluster/k",
                 "STR0720 cluster/l",
+                "STR0330 source/xds://c",
                 "~STR0721 cluster/m",
                 "STR0301 cluster/o",
                 "STR0320 source/consul",

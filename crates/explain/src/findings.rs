@@ -8,6 +8,7 @@ mod networks;
 mod process;
 
 pub use self::certificates::{of_certificates, of_root};
+mod sources;
 pub use self::members::{of_member, of_same_addresses};
 pub use self::networks::{of_claims, of_networks};
 pub use self::process::of_process;
@@ -15,6 +16,7 @@ use strait_base::codes::Code;
 
 /// A finding.
 #[derive(Debug, Clone, PartialEq, Eq)]
+pub use self::sources::of_source;
 pub struct MeshFinding {
     /// The category of `strait check`.
     pub category: &'static str,

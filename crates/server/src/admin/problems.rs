@@ -18,13 +18,11 @@ use super::{
     views,
 };
 use crate::judged_statuses::{JudgedLast, NextLook};
-use strait_admin_api::{ObjectStatus, SourceKind, SourceState};
+use strait_admin_api::{ObjectStatus, SourceKind};
 use strait_ads::connections::ProxyStanding;
 use strait_base::codes::{self, Code};
 use strait_base::latest::publish_change;
-use strait_explain::{
-    ConfigQuery, ConfigView, code_of_warning, findings, is_problem, is_withheld_by_fault,
-};
+use strait_explain::{ConfigQuery, ConfigView, findings, is_problem, is_withheld_by_fault};
 use strait_sources::clusters::events::LastingProblem;
 use strait_sources::clusters::status::ClusterState;
 
@@ -211,29 +209,12 @@ fn of_rows(sources: &Sources, found: &mut ProblemTable) {
     }
 }
 
-/// Adds the sources other than members that can't be read, and their warnings. The warnings of
-/// service entries are in the status of these objects.
+/// Adds the problems of sources other than members. The warnings of service entries are in the
+/// status of these objects.
 fn of_sources(sources: &Sources, found: &mut ProblemTable) {
-    for row in other_sources::rows(&sources.source_statuses) {
-        let object = format!("source/{}", row.name);
-        let own = row.code.as_deref().and_then(codes::find);
-        let reason = row.reason.as_deref().unwrap_or_default();
-        match (&row.state, own) {
-            (SourceState::Restored, None) => {}
-            (SourceState::Stale | SourceState::Timeout | SourceState::Restored, code) => {
-                let code = code.unwrap_or(&codes::UNREACHABLE);
-                found.add("sources", code, &object, reason);
-            }
-            _ => {}
-        }
-        if row.kind == SourceKind::Entries {
-            continue;
-        }
-        for warning in &row.warnings {
-            let (code, is_problem) = code_of_warning(&row.kind, warning);
-            if is_problem && own != Some(code) {
-                found.add("sources", code, &object, warning);
-            }
-        }
+    let rows = other_sources::rows(&sources.source_statuses);
+    let rows = rows.iter().filter(|row| row.kind != SourceKind::Entries);
+    for finding in rows.flat_map(findings::of_source).filter(|finding| finding.is_problem) {
+        found.add(finding.category, finding.code, &finding.object, &finding.fact);
     }
 }

@@ -322,7 +322,7 @@ function settings(summary, rollout) {
       rank: 6, look: bad, title: `${one.kind} ${one.namespace ? `${one.namespace}/` : ""}${one.name}`, href: null,
       text: `${one.code ? `${one.code}: ` : ""}${one.state === "partly" ? "partly active" : "refused"}${one.path ? `: ${one.path}` : ""}${one.text ? `: ${one.text}` : ""}`,
     })),
-    ...sources.filter((one) => ["stale", "timeout"].includes(one.state) || (one.state === "restored" && one.code)).map((one) => ({
+    ...sources.filter((one) => ["stale", "timeout"].includes(one.state) || (["restored", "syncing"].includes(one.state) && one.code)).map((one) => ({
       rank: 5, look: { tone: "doubtful", icon: "clock", rank: 5 }, title: `Source ${one.name}`, href: null, text: `${one.state}: ${one.reason ?? "it has not been read"}`,
     })),
   ];
