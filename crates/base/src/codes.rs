@@ -11,6 +11,7 @@
 mod code;
 mod access;
 mod agent;
+mod config_cluster;
 mod envoy_filters;
 mod foreign;
 mod ingresses;
@@ -29,6 +30,7 @@ mod traffic;
 pub use self::access::*;
 pub use self::agent::*;
 pub use self::code::Code;
+pub use self::config_cluster::*;
 pub use self::envoy_filters::*;
 pub use self::foreign::*;
 pub use self::ingresses::*;
@@ -44,8 +46,9 @@ pub use self::sharing::*;
 pub use self::sidecars::*;
 pub use self::traffic::*;
 
-static GROUPS: [&[&Code]; 17] = [
+static GROUPS: [&[&Code]; 18] = [
     CODES,
+    config_cluster::CODES,
     members::CODES,
     member_sources::CODES,
     networks::CODES,
@@ -183,14 +186,6 @@ gateways of the Gateway API, exports and imports of services, and WorkloadEntrie
         "Check the object that the reason names, in that cluster.", "\
 An object that cannot be read or has impossible values affects only itself. The reason states the number of
 such objects since the cluster was first read, and the last one with its problem.";
-
-    /// The config cluster has never been read, in this run or before.
-    CONFIG_CLUSTER_UNREAD = "STR0311", "the config cluster has never been read",
-        "Check the config cluster: kubectl get --raw /readyz; and rights: kubectl auth can-i list secrets -n NAMESPACE", "\
-The config cluster defines the members of the mesh. It cannot be read, and --state-dir contains no earlier
-state. Therefore Strait is not ready and sends nothing to proxies: without knowing the clusters, it would
-withdraw every endpoint. Proxies keep their configuration, and Strait starts automatically once the config
-cluster is read. If an earlier state exists, Strait uses it after 1 s.";
 
     /// 403 for the list of a required kind.
     RIGHTS_REFUSED = "STR0315", "the API server does not allow the credential to read required objects",

@@ -57,7 +57,8 @@ fn failed(facts: &watch::Sender<SourceFacts>, error: &ApiError) {
 
 pub(super) fn code(error: &ApiError) -> &'static Code {
     match error {
-        ApiError::Unauthorized(_) | ApiError::Forbidden(_) => &codes::AUTH_FAILED,
+        ApiError::Unauthorized(_) => &codes::CONFIG_AUTH_FAILED,
+        ApiError::Forbidden(_) => &codes::CONFIG_RIGHTS_REFUSED,
         ApiError::Tls(_) => &codes::TLS_FAILED,
         ApiError::Misbehaving(_) | ApiError::OverBudget(_) => &codes::MISBEHAVING,
         _ => &codes::UNREACHABLE,
@@ -90,9 +91,12 @@ mod tests {
             WatchEvent::Failed(ApiError::Unauthorized("401".to_owned())),
         );
         note_contact(&facts, |code| *code == codes::UNREACHABLE);
-        assert_eq!(trouble(), Some("STR0304"));
+        assert_eq!(trouble(), Some("STR0312"));
+        let forbidden = WatchEvent::Failed(ApiError::Forbidden("403".to_owned()));
+        note_event(StoreReader::IstioSecrets, forbidden);
+        assert_eq!(trouble(), Some("STR0313"), "a new credential would not help");
         note_event(StoreReader::IstioSecrets, WatchEvent::Answered);
         assert_eq!(trouble(), None);
-        assert_eq!(facts.borrow().failures, 2);
+        assert_eq!(facts.borrow().failures, 3);
     }
 }
