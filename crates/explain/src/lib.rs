@@ -50,7 +50,7 @@ pub use self::withheld::code;
 use self::withheld::summary;
 use strait_base::codes;
 use strait_mesh::aggregate::MergedService;
-use strait_mesh::network::{PlacedBy, ResolvedGateway};
+use strait_mesh::network::{PendingCause, PlacedBy, ResolvedGateway};
 use strait_mesh::push::PushContext;
 use strait_mesh::push::imports::Imports;
 use strait_mesh::push::view::{
@@ -674,12 +674,19 @@ impl Decision<'_> {
                 format!("no gateway of network {network} can be dialled yet: {fact}")
             }
             WithheldReason::GatewayUnserved => {
-                let unserved = self.context.networks.unserved(self.network);
+                let networks = &self.context.networks;
+                let unserved = networks.pending_by(self.network, PendingCause::Unserved);
                 let sources: Vec<_> = unserved.map(|one| one.source.to_string()).collect();
                 format!(
                     "no gateway of network {network} has a ready pod, so the endpoint is unreachable: {}; test the path with strait check --traffic",
                     sources.join(", ")
                 )
+            }
+            WithheldReason::GatewayUnresolved => {
+                let networks = &self.context.networks;
+                let mut unresolved = networks.pending_by(self.network, PendingCause::Unresolved);
+                let fact = unresolved.next().map_or("its name does not resolve", |one| &one.reason);
+                format!("no gateway of network {network} can be dialled: {fact}")
             }
             WithheldReason::NoAddress => "the entry has no address: proxies of other networks reach it through the gateways of its network, but proxies of its own network can't reach it".into(),
             WithheldReason::EndpointFamily => {

@@ -57,6 +57,9 @@ pub(super) fn summary(reason: WithheldReason, network: &NetworkId) -> String {
         WithheldReason::GatewayUnserved => {
             format!("unreachable: the gateways of network {} have no ready pod", quoted(network))
         }
+        WithheldReason::GatewayUnresolved => {
+            format!("withheld: the gateway's name of network {} does not resolve", quoted(network))
+        }
         WithheldReason::NoAddress => "without an address".into(),
         WithheldReason::EndpointFamily => {
             "of an address family that the proxy does not support".into()
@@ -107,6 +110,7 @@ pub fn code(reason: WithheldReason) -> &'static str {
         WithheldReason::NoGateway => &codes::NO_GATEWAY,
         WithheldReason::GatewayPending => &codes::GATEWAY_PENDING,
         WithheldReason::GatewayUnserved => &codes::GATEWAY_UNSERVED,
+        WithheldReason::GatewayUnresolved => &codes::GATEWAY_NAME,
         WithheldReason::GatewayFamily => &codes::GATEWAY_FAMILY,
         WithheldReason::PlainText => &codes::PLAIN_TEXT,
         WithheldReason::AutoMtlsOff => &codes::AUTO_MTLS_OFF,

@@ -29,6 +29,7 @@ use strait_identity::ServerIdentity;
 use strait_injection::InjectionCounts;
 use strait_lkg::Writes;
 use strait_mesh::hold::{HoldSharing, HoldState};
+use strait_mesh::network::PendingCause;
 use strait_mesh::push::PushContext;
 use strait_mesh::push::event_loop::LoopCounters;
 use strait_mesh::rollout::RolloutState;
@@ -584,7 +585,7 @@ fn mesh(out: &mut String, context: &PushContext) -> fmt::Result {
     for gateway in context.networks.pending() {
         let (all, unserved) = pending.entry(gateway.network.clone()).or_insert((0_u64, 0_u64));
         *all += 1;
-        *unserved += u64::from(gateway.unserved);
+        *unserved += u64::from(gateway.cause == PendingCause::Unserved);
     }
     let help = "Gateways that can't be dialled, for example because their name does not resolve.";
     let mut family = Family::gauge(out, "strait_network_gateways_pending", help)?;

@@ -13,9 +13,10 @@ networks, --allow-direct-cross-network allows direct connections.";
 
     /// explain: gateway.
     GATEWAY_PENDING = "STR0402", "the network's gateway has no address yet",
-        "Wait for the load balancer, or correct the DNS name: strait network list", "\
-A gateway is configured, but its Service has no external address or lacks the gateway port, or its name does
-not resolve. Its endpoints are withheld from other networks until it has an address.";
+        "Wait for the load balancer, or correct the address or ports that the reason names: strait network list", "\
+A gateway is configured, but its Service has no external address, lacks the gateway port, or has an address
+that cannot be dialled from other networks, for example a loopback address. Its endpoints are withheld from
+other networks until it has an address. If its name does not resolve, the code is STR0405.";
 
     /// explain: family.
     GATEWAY_FAMILY = "STR0403", "the proxy supports the address family of none of the network's gateways",
@@ -33,8 +34,8 @@ plain-text endpoint, and anyone could reach it. Proxies in the same network reac
     GATEWAY_NAME = "STR0405", "a gateway's name does not resolve",
         "Correct the record, or the Service's external address: strait network list", "\
 If DNS servers fail or do not respond, the last addresses stay in use. If they respond that the name does
-not exist, the addresses stay for ten minutes. After that only the other gateways of the network remain, if
-any.";
+not exist, the addresses stay for ten minutes. After that only the other gateways of the network remain. If
+there is none, the network's endpoints are withheld from other networks until the name resolves.";
 
     /// explain: network.
     OTHER_NETWORK = "STR0406", "an east-west gateway only forwards into its own network",

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::gateways::{ConfiguredGateway, Inputs, Networks, PendingGateway};
+use super::gateways::{ConfiguredGateway, Inputs, Networks, PendingCause, PendingGateway};
 use strait_model::{ClusterId, DeclaredGateway, GatewaySource, NETWORK_LABEL, WorkloadKey};
 
 impl Networks {
@@ -61,7 +61,7 @@ impl Networks {
                 cluster: owner,
                 source,
                 reason: reason.to_owned(),
-                unserved: false,
+                cause: PendingCause::NoAddress,
             });
             return;
         }

@@ -72,8 +72,19 @@ pub struct PendingGateway {
     pub source: GatewaySource,
     /// The missing condition.
     pub reason: String,
-    /// Whether it has an address, but no pod that serves.
-    pub unserved: bool,
+    /// The kind of the reason.
+    pub cause: PendingCause,
+}
+
+/// Why a configured gateway cannot be dialled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PendingCause {
+    /// It has no usable address or port.
+    NoAddress,
+    /// It has an address, but no pod that serves.
+    Unserved,
+    /// DNS has no address for its name.
+    Unresolved,
 }
 
 /// All gateways, by network and by cluster.
@@ -191,14 +202,14 @@ impl Networks {
             || self.pending.iter().any(|pending| pending.network == *network)
     }
 
-    /// Returns whether the network has a gateway with an address but without a pod that serves.
-    pub fn is_unserved(&self, network: &NetworkId) -> bool {
-        self.unserved(network).next().is_some()
-    }
-
-    /// Returns the gateways of a network that have an address but no pod that serves.
-    pub fn unserved(&self, network: &NetworkId) -> impl Iterator<Item = &PendingGateway> {
-        self.pending.iter().filter(move |pending| pending.unserved && pending.network == *network)
+    /// Returns the gateways of a network that cannot be dialled for this cause.
+    pub fn pending_by(
+        &self,
+        network: &NetworkId,
+        cause: PendingCause,
+    ) -> impl Iterator<Item = &PendingGateway> {
+        let all = self.pending.iter();
+        all.filter(move |pending| pending.cause == cause && pending.network == *network)
     }
 
     /// Returns every gateway that can be dialled, sorted by network, address and port.
@@ -343,9 +354,12 @@ impl Networks {
         };
         if let Some(reason) = reason {
             let cluster = Some(cluster.clone());
-            let unserved = unserved && !service.external_addresses.is_empty();
+            let cause = match unserved && !service.external_addresses.is_empty() {
+                true => PendingCause::Unserved,
+                false => PendingCause::NoAddress,
+            };
             let reason = reason.to_owned();
-            self.pending.insert(PendingGateway { network, cluster, source, reason, unserved });
+            self.pending.insert(PendingGateway { network, cluster, source, reason, cause });
             return;
         }
         found.extend(service.external_addresses.iter().map(|address| ConfiguredGateway {
@@ -377,7 +391,7 @@ impl Networks {
                     reason: "no cluster that the network names by fromRegistry has such a Service \
                              without a network label"
                         .to_owned(),
-                    unserved: false,
+                    cause: PendingCause::NoAddress,
                 });
             }
         }
@@ -409,6 +423,7 @@ impl Networks {
             let cluster = cluster.as_ref()?;
             policy.may_use(cluster, address).err().map(|refused| refused.to_string())
         };
+        let mut cause = PendingCause::NoAddress;
         let reason = match host {
             GatewayHost::Address(address)
                 if special(address).is_some_and(|special| special.is_no_hosts()) =>
@@ -437,6 +452,7 @@ impl Networks {
                             return;
                         }
                         Some(resolved) => {
+                            cause = PendingCause::Unresolved;
                             let problem = resolved.problem.as_deref().unwrap_or("no addresses");
                             format!("{name} does not resolve: {problem}")
                         }
@@ -445,7 +461,7 @@ impl Networks {
                 }
             }
         };
-        self.pending.insert(PendingGateway { network, cluster, source, reason, unserved: false });
+        self.pending.insert(PendingGateway { network, cluster, source, reason, cause });
     }
 
     fn index(&mut self, dead: &BTreeSet<ProbeAddress>) {

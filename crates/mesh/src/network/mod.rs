@@ -11,6 +11,6 @@ mod placement;
 pub mod probes;
 pub mod resolver;
 
-pub use gateways::{Inputs, Networks, PendingGateway, ResolvedGateway};
+pub use gateways::{Inputs, Networks, PendingCause, PendingGateway, ResolvedGateway};
 pub use names::{ResolvedName, ResolvedNames};
 pub use placement::{PlacedBy, network_of};

@@ -92,6 +92,8 @@ pub enum WithheldReason {
     GatewayPending,
     /// No gateway of the network has a pod that serves.
     GatewayUnserved,
+    /// The name of the network's gateway does not resolve.
+    GatewayUnresolved,
     /// The endpoint has no address. It is only reachable from other networks, through the gateways
     /// of its network.
     NoAddress,
@@ -121,6 +123,7 @@ impl WithheldReason {
             | Self::NoGateway
             | Self::GatewayPending
             | Self::GatewayUnserved
+            | Self::GatewayUnresolved
             | Self::GatewayFamily
             | Self::PlainText
             | Self::AutoMtlsOff
@@ -161,9 +164,10 @@ impl WithheldReason {
             | Self::NoAddress
             | Self::OtherNetwork
             | Self::HeadlessElsewhere => WithholdingStep::Network,
-            Self::NoGateway | Self::GatewayPending | Self::GatewayUnserved => {
-                WithholdingStep::Gateway
-            }
+            Self::NoGateway
+            | Self::GatewayPending
+            | Self::GatewayUnserved
+            | Self::GatewayUnresolved => WithholdingStep::Gateway,
             Self::EndpointFamily | Self::GatewayFamily => WithholdingStep::Family,
             Self::PlainText
             | Self::AutoMtlsOff

@@ -19,6 +19,7 @@ use strait_identity::{
     ServerIdentity,
 };
 use strait_mesh::aggregate::{Conflict, MergedService};
+use strait_mesh::network::PendingCause;
 use strait_mesh::push::addresses::{DroppedAddress, addresses};
 use strait_mesh::push::view::{ViewKey, decide, is_by_node};
 use strait_mesh::push::{PushContext, Whereabouts};
@@ -401,9 +402,10 @@ pub(super) fn networks(context: &PushContext) -> Vec<api::Network> {
     let mut pending: BTreeMap<&NetworkId, Vec<api::PendingGateway>> = BTreeMap::new();
     for gateway in context.networks.pending() {
         clusters.entry(gateway.network.clone()).or_default();
-        let code = match gateway.unserved {
-            true => codes::GATEWAY_UNSERVED.id,
-            false => codes::GATEWAY_PENDING.id,
+        let code = match gateway.cause {
+            PendingCause::Unserved => codes::GATEWAY_UNSERVED.id,
+            PendingCause::Unresolved => codes::GATEWAY_NAME.id,
+            PendingCause::NoAddress => codes::GATEWAY_PENDING.id,
         };
         pending.entry(&gateway.network).or_default().push(api::PendingGateway {
             cluster: gateway.cluster.clone().unwrap_or_default().to_string(),

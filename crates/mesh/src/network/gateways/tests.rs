@@ -299,6 +299,8 @@ fn gateway_name_is_pending_until_it_is_resolved() {
     let networks = build(&services, "", &with(unresolved));
     assert_eq!(pending(&networks), ["gw.example.org does not resolve: NXDOMAIN"]);
     assert_eq!(networks.names_to_resolve().len(), 1, "it is still resolved");
+    let causes: Vec<_> = networks.pending().iter().map(|one| one.cause).collect();
+    assert_eq!(causes, [PendingCause::Unresolved]);
 }
 
 #[test]
@@ -430,7 +432,9 @@ fn gateway_without_a_pod_is_not_used_and_has_a_reason() {
     assert_eq!(one.gateways_for(&"n1".into(), &"east".into()).len(), 1, "the other cluster's");
     let none = built(&["east", "west"]);
     assert!(shown(&none).is_empty() && none.has_any_configured(&"n1".into()));
-    assert!(none.is_unserved(&"n1".into()) && !none.is_unserved(&"n2".into()));
+    let unserved =
+        |network: &str| none.pending_by(&network.into(), PendingCause::Unserved).next().is_some();
+    assert!(unserved("n1") && !unserved("n2"));
     assert_eq!(pending(&none), ["the Service has an external address, but no ready pod"; 2]);
     assert_eq!(none.differing(&built(&[])), [NetworkId::from("n1")].into());
 }

@@ -333,7 +333,7 @@ function entryCode(network, entry) {
   if (entry.rank === 0) return null;
   if (network.gateways.length > 0) return "STR0409";
   const codes = (network.pending ?? []).map((/** @type {any} */ one) => one.code ?? "STR0402");
-  return codes.length === 0 ? "STR0401" : codes.includes("STR0432") ? "STR0432" : codes[0];
+  return codes.length === 0 ? "STR0401" : ["STR0432", "STR0405"].find((code) => codes.includes(code)) ?? codes[0];
 }
 
 /** @param {string} kind @param {string} name */

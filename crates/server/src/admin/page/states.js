@@ -95,6 +95,9 @@ export function entryLook(network, isUsed) {
   if (gateways.length === 0 && (network.pending ?? []).some((/** @type {any} */ one) => one.code === "STR0432")) {
     return { tone: "bad", icon: "bad", rank: 6, word: "gateway has no ready pod" };
   }
+  if (gateways.length === 0 && (network.pending ?? []).some((/** @type {any} */ one) => one.code === "STR0405")) {
+    return { tone: "bad", icon: "bad", rank: 6, word: "gateway's name does not resolve" };
+  }
   if (gateways.length === 0 && (network.pending ?? []).length > 0) {
     return { tone: "bad", icon: "clock", rank: 6, word: "gateway has no address yet" };
   }
