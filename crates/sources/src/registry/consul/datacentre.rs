@@ -167,7 +167,7 @@ impl DatacentreRun<'_> {
             }
             DatacentreInput::Service(name, Err(error), _) => {
                 self.facts.failures += 1;
-                self.index.failed(&name, &error.to_string());
+                self.index.failed(&name, &format!("{}: {error}", error_code(&error)));
             }
             DatacentreInput::Probed(Ok(())) => {
                 self.facts.last_contact = Some(now);
