@@ -6,9 +6,9 @@ mod certificates;
 mod members;
 mod networks;
 mod process;
+mod sources;
 
 pub use self::certificates::{of_certificates, of_root};
-mod sources;
 pub use self::members::{of_member, of_same_addresses};
 pub use self::networks::{of_claims, of_networks};
 pub use self::process::of_process;

@@ -80,7 +80,7 @@ fn of_roots(roots: &ClusterRoots, object: &str) -> Vec<MeshFinding> {
             first.push("…");
         }
         let fact = format!(
-            "{foreign} of its {namespaces} namespaces contain root certificates of another writer, and not ours ({}); {beside} namespaces contain both",
+            "in {foreign} of its {namespaces} namespaces ({}), istio-ca-root-cert contains the root certificates of another writer instead of Strait's; {beside} of them have Strait's in strait-ca-root-cert",
             first.join(", "),
         );
         found.push(MeshFinding::problem(CATEGORY, &codes::ROOTS_FOREIGN, object.to_owned(), fact));
@@ -113,5 +113,23 @@ mod tests {
                         10.0.0.1), c (1, first 10.0.0.1), 2 more clusters in network \"n1\"; proxies of other \
                         clusters receive the pods of a";
         assert_eq!(facts, [expected]);
+    }
+
+    #[test]
+    fn foreign_roots_name_both_config_maps() {
+        let roots = |foreign, beside| ClusterRoots {
+            namespaces: 5,
+            foreign,
+            foreign_first: vec!["a".to_owned(), "b".to_owned(), "c".to_owned()],
+            beside,
+            ..ClusterRoots::default()
+        };
+        let fact = |roots| of_roots(&roots, "cluster/c3").remove(0).fact;
+        assert_eq!(
+            fact(roots(5, 4)),
+            "in 5 of its 5 namespaces (a, b, c, …), istio-ca-root-cert contains the root certificates \
+             of another writer instead of Strait's; 4 of them have Strait's in strait-ca-root-cert"
+        );
+        assert!(of_roots(&roots(0, 0), "cluster/c3").is_empty());
     }
 }
