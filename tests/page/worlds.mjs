@@ -159,7 +159,7 @@ export function failure(now) {
     "/debug/rollout": runningRollout(now),
     "/debug/sources": [{ name: "consul-dc1", kind: "consul", state: "stale", reason: "no answer for 2m", code: null, warnings: [] }],
     "/debug/certificates": {
-      serving: { expires: at(now, 40 * MINUTE) }, authority: { expires: at(now, 3100 * 1440 * MINUTE) },
+      serving: { expires: at(now, 40 * MINUTE), endsSoon: true }, authority: { expires: at(now, 3100 * 1440 * MINUTE) },
       problem: { code: "STR0703", message: "tls.crt does not belong to tls.key", since: at(now, -30 * MINUTE) },
       rotation: {
         phase: "distribute", number: 1, next: "make sure that all have root 5f0e93c2b7d8, then let it sign",
@@ -203,7 +203,7 @@ export function calm(now) {
     "/debug/proxies": Array.from({ length: 4 }, (_, i) => proxy(now, i + 1, `web-${i}.shop`, "hub", "us-east")),
     "/debug/mesh": { problems: [] }, "/debug/policy": { problem: null, unknownClusters: [], preferences: [] }, "/debug/sources": [],
     "/debug/rollout": { plan: null, running: null, stopped: null, stoppedTotal: 0, completedTotal: 0, lost: null },
-    "/debug/events": [], "/debug/certificates": { serving: { expires: at(now, 40 * MINUTE) }, authority: { expires: at(now, 3100 * 1440 * MINUTE) }, problem: null },
+    "/debug/events": [], "/debug/certificates": { serving: { expires: at(now, 40 * MINUTE), endsSoon: true }, authority: { expires: at(now, 3100 * 1440 * MINUTE) }, problem: null },
     "/debug/services": [service(REVIEWS, ["hub", "prod-eu"])],
     "/debug/explain": {
       proxy: "sidecar~10.0.0.1~web-0.shop~shop.svc.cluster.local", hostname: REVIEWS, port: 9080,
@@ -256,7 +256,7 @@ export function failures(now) {
     { name: "a held configuration", fact: /^Configuration STR1070: held for 10m\S* by ann@ops: 5xx; 1 change waits/, mark: ".troubles .what", code: "STR1070", mend: "strait history list",
       change: (world) => Object.assign(world["/debug/mesh"], { held: { ...stoppedAt(now).held, since: ago, by: "ann@ops", reason: "5xx", byRollout: false, waiting: 1 } }) },
     { name: "an unusable certificate", fact: /^Certificates STR0703: tls.crt/, mark: ".troubles .what.bad", code: "STR0703", mend: "openssl pkey -in KEY -pubout",
-      change: (world) => Object.assign(world, { "/debug/certificates": { serving: { expires: at(now, 40 * MINUTE) }, authority: null, problem: { code: "STR0703", message: "tls.crt does not belong to tls.key", since: ago } } }) },
+      change: (world) => Object.assign(world, { "/debug/certificates": { serving: { expires: at(now, 40 * MINUTE), endsSoon: true }, authority: null, problem: { code: "STR0703", message: "tls.crt does not belong to tls.key", since: ago } } }) },
     { name: "an unreadable policy object", fact: /^AuthorizationPolicy shop\/web STR0820: refused: spec.rules/, mark: ".troubles .what.bad", code: "STR0820", mend: "strait policy status [NAMESPACE/]NAME",
       change: (world) => Object.assign(world, { "/debug/config": [{ kind: "AuthorizationPolicy", namespace: "shop", name: "web", state: "refused", reasons: [{ code: "STR0820", path: "spec.rules[0]", text: "no list" }] }] }) },
     { name: "an unusable policy file", fact: /^Policy STR0601/, mark: ".troubles .what", code: "STR0601", mend: "strait policy check FILE",

@@ -25,6 +25,8 @@ pub struct CertificateStatus {
 pub struct Authority {
     /// When the CA's certificate expires.
     pub expires: String,
+    /// Whether that is soon: a problem, unless the certificate is a root.
+    pub ends_soon: bool,
     /// Fingerprints of the roots that the CA's certificates chain to.
     pub roots: Vec<String>,
 }
@@ -35,6 +37,8 @@ pub struct Authority {
 pub struct ServingCertificate {
     /// When it expires.
     pub expires: String,
+    /// Whether that is soon, although the certificate should have been renewed.
+    pub ends_soon: bool,
 }
 
 /// The dedicated CA of one member.
@@ -45,6 +49,8 @@ pub struct MemberAuthority {
     pub directory: String,
     /// When the CA's certificate expires; null if the CA is not usable.
     pub expires: Option<String>,
+    /// Whether that is soon: a problem, unless the certificate is a root.
+    pub ends_soon: bool,
     /// Number of certificates that it has signed since the start.
     pub issued: u64,
     /// ID of the member.

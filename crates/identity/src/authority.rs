@@ -23,6 +23,7 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 pub use super::error::{BACKDATING, LIFETIME_MAX};
 use super::error::{IdentityError, StoreTrouble, signing};
 use super::peer::validity;
+use super::root_life::ends_soon;
 use super::{
     ReplicaId, RootFingerprint, SharedKey, SpiffeId, TrustRoots, csr, files, member_mark, pem,
     proof_time, relay_identity, tls,
@@ -357,6 +358,13 @@ impl Authority {
     /// Returns the expiry of the signing certificate, and thus of all issued certificates.
     pub fn not_after(&self) -> SystemTime {
         self.not_after
+    }
+
+    /// Returns whether the signing certificate ends soon. A root has stages instead; see
+    /// [`super::RootLife`].
+    pub fn ends_soon(&self, now: SystemTime) -> bool {
+        !self.roots.contains_equivalent(&self.certificate)
+            && validity(&self.certificate).is_some_and(|valid| ends_soon(valid, now))
     }
 
     /// Issues a certificate for the control plane itself; `names` are DNS names and IP addresses.

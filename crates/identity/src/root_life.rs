@@ -44,6 +44,14 @@ pub fn certificate_lifetime(text: &[u8]) -> Option<(SystemTime, SystemTime)> {
     validity(certificates.first()?)
 }
 
+/// Returns whether the issuer of a certificate should have renewed it: less than 7 days are left, or
+/// less than a fifth of the lifetime if that is shorter.
+pub(super) fn ends_soon((begins, ends): (SystemTime, SystemTime), now: SystemTime) -> bool {
+    let remaining = ends.duration_since(now).unwrap_or_default();
+    let life = ends.duration_since(begins).unwrap_or_default();
+    remaining < (DAY * 7).min(life / 5)
+}
+
 impl RootLife {
     /// Reads a certificate in DER. Returns `None` if it can't be parsed.
     pub(super) fn read(der: &[u8]) -> Option<Self> {
@@ -101,5 +109,15 @@ mod tests {
         assert_eq!(stages(30, [30, 7, 5, 1]), [Fine, Fine, Week, Week]);
         assert_eq!(stages(10, [10, 3, 1, 1]), [Fine, Fine, Fifth, Fifth]);
         assert_eq!(root(10).stage(begins + DAY * 11), RootStage::Ended);
+    }
+
+    #[test]
+    fn certificate_ends_soon_in_its_last_week_or_fifth() {
+        let begins = SystemTime::UNIX_EPOCH;
+        let ends_soon =
+            |life: u32, age: u32| ends_soon((begins, begins + DAY * life), begins + DAY * age);
+        assert!(!ends_soon(365, 357) && ends_soon(365, 359));
+        assert!(!ends_soon(10, 8) && ends_soon(10, 9), "cert-manager renews at two thirds");
+        assert!(ends_soon(10, 11), "it has expired");
     }
 }

@@ -19,6 +19,7 @@ use tracing::{error, info, warn};
 
 use super::member_authority::MemberFiles;
 use super::peer::validity;
+use super::root_life::ends_soon;
 use super::root_records::{NeededRoot, RootConflict, RootRecords};
 use super::root_rotation::ActiveAuthority;
 use super::tls::ClientCertificates;
@@ -206,6 +207,12 @@ impl ServerIdentity {
         };
         let own: Vec<_> = roots.certificates().filter(|der| !is_retained(der)).collect();
         RootConflict::find(&own, records, now)
+    }
+
+    /// Returns whether the serving certificate ends soon, although it should have been renewed.
+    pub fn serving_ends_soon(&self, now: SystemTime) -> bool {
+        let leaf = self.certificate.cert.first().and_then(validity);
+        leaf.is_some_and(|(begins, _)| ends_soon((begins, self.serving_not_after), now))
     }
 
     /// Returns the lifetimes of the CA's roots. Empty without a CA.

@@ -24,6 +24,24 @@ pub fn of_certificates(answer: &CertificateStatus) -> Vec<MeshFinding> {
         let finding = MeshFinding::problem("clusters", code, object, trouble.message.clone());
         found.push(MeshFinding { is_problem, ..finding });
     }
+    let ends = |object: String, what: &str, expires: &str| {
+        let fact = format!("{what} expires at {expires} and has not been renewed");
+        let category = if object.starts_with("cluster/") { "clusters" } else { "process" };
+        MeshFinding::problem(category, &codes::CERTIFICATE_ENDS, object, fact)
+    };
+    let has_expired = code.is_some_and(|code| *code == codes::CERTIFICATE_TIME);
+    if answer.serving.ends_soon && !has_expired {
+        let what = "the serving certificate";
+        found.push(ends("process".to_owned(), what, &answer.serving.expires));
+    }
+    if let Some(authority) = answer.authority.as_ref().filter(|authority| authority.ends_soon) {
+        found.push(ends("ca".to_owned(), "the signing certificate of the CA", &authority.expires));
+    }
+    for member in answer.members.iter().filter(|member| member.ends_soon) {
+        let object = format!("cluster/{}", or_none(&member.member));
+        let expires = or_none(member.expires.as_deref().unwrap_or_default());
+        found.push(ends(object, "the signing certificate of its CA", expires));
+    }
     let rotation = &answer.rotation;
     let phase = rotation.phase.as_ref().filter(|phase| **phase != RotationPhase::Sign);
     if let Some(phase) = phase.filter(|_| code.is_none()) {
@@ -95,5 +113,26 @@ mod tests {
         let short = |row: &MeshFinding| format!("{} {} {}", severity(row), row.code, row.object);
         let certificates: Vec<_> = certificates.iter().map(short).collect();
         assert_eq!(certificates, ["problem STR0555 cluster/east", "note STR0556 cluster/west"]);
+    }
+
+    #[test]
+    fn certificate_that_ends_soon_is_a_problem_until_it_has_expired() {
+        let soon = json!({ "expires": "2026-12-01T00:00:00Z", "endsSoon": true });
+        let found = |more: Value| {
+            let mut answer = json!({ "serving": soon.clone(), "authority": soon.clone() });
+            answer.as_object_mut().expect("made so").extend(more.as_object().cloned().expect("so"));
+            let found = of_certificates(&typed(answer));
+            let short =
+                |row: &MeshFinding| format!("{} {} {}", severity(row), row.code, row.object);
+            found.iter().map(short).collect::<Vec<_>>()
+        };
+        let all = ["problem STR0724 process", "problem STR0724 ca"];
+        assert_eq!(found(json!({})), all);
+        let expired = json!({ "problem": { "code": "STR0704", "message": "a fact" } });
+        assert_eq!(found(expired), ["problem STR0704 ca", "problem STR0724 ca"]);
+        let member =
+            json!({ "member": "east", "expires": "2026-12-01T00:00:00Z", "endsSoon": true });
+        let found = found(json!({ "serving": {}, "authority": null, "members": [member] }));
+        assert_eq!(found, ["problem STR0724 cluster/east"]);
     }
 }

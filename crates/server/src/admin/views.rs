@@ -253,26 +253,35 @@ pub(super) fn unknown_registries(context: &PushContext) -> Vec<api::UnknownClust
 
 /// Returns the serving certificate, the CA, and why a newer certificate is not active.
 pub(super) fn certificates(identity: &ServerIdentity) -> api::CertificateStatus {
+    let now = SystemTime::now();
     let authority = identity.authority.as_ref();
     api::CertificateStatus {
-        serving: api::ServingCertificate { expires: rfc3339(identity.serving_not_after) },
+        serving: api::ServingCertificate {
+            expires: rfc3339(identity.serving_not_after),
+            ends_soon: identity.serving_ends_soon(now),
+        },
         authority: authority.map(|authority| api::Authority {
             expires: rfc3339(authority.not_after()),
+            ends_soon: authority.ends_soon(now),
             roots: leading(authority),
         }),
-        members: identity.members.iter().map(member_authority).collect(),
+        members: identity.members.iter().map(|one| member_authority(one, now)).collect(),
         problem: identity.problem.as_ref().map(problem),
-        rotation: rotation(identity, SystemTime::now()),
+        rotation: rotation(identity, now),
     }
 }
 
 /// Returns the CA of one member.
-fn member_authority((member, own): (&ClusterId, &MemberAuthority)) -> api::MemberAuthority {
+fn member_authority(
+    (member, own): (&ClusterId, &MemberAuthority),
+    now: SystemTime,
+) -> api::MemberAuthority {
     let authority = own.authority.as_ref();
     api::MemberAuthority {
         member: member.to_string(),
         directory: own.directory.display().to_string(),
         expires: authority.map(|authority| rfc3339(authority.not_after())),
+        ends_soon: authority.is_some_and(|authority| authority.ends_soon(now)),
         roots: authority.map(|authority| leading(authority)).unwrap_or_default(),
         issued: own.issued.load(Ordering::Relaxed),
         problem: own.problem.as_ref().map(problem),

@@ -89,6 +89,8 @@ export interface AskedProvider {
 
 /** The CA of the mesh. */
 export interface Authority {
+  /** Whether that is soon: a problem, unless the certificate is a root. */
+  endsSoon: boolean;
   /** When the CA's certificate expires. */
   expires: string;
   /** Fingerprints of the roots that the CA's certificates chain to. */
@@ -796,6 +798,8 @@ export interface MeasuredTraffic {
 export interface MemberAuthority {
   /** The folder with its files. */
   directory: string;
+  /** Whether that is soon: a problem, unless the certificate is a root. */
+  endsSoon: boolean;
   /** When the CA's certificate expires; null if the CA is not usable. */
   expires: string | null;
   /** Number of certificates that it has signed since the start. */
@@ -1825,6 +1829,8 @@ export interface ServiceTraffic {
 
 /** The certificate of the control plane's server. */
 export interface ServingCertificate {
+  /** Whether that is soon, although the certificate should have been renewed. */
+  endsSoon: boolean;
   /** When it expires. */
   expires: string;
 }

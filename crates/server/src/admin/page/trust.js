@@ -10,8 +10,6 @@ import { badge, table } from "./table.js";
 /** Maximum number of bars drawn, the earliest expiry first. The table lists all. */
 const BARS = 60;
 const DAY = 86_400_000;
-/** Milliseconds before its end from which a certificate counts as about to end. A serving certificate is renewed earlier. */
-const SOON = 3_600_000;
 
 /** Descriptions of the steps of a root. @type {Record<string, string>} */
 const STEPS = {
@@ -27,7 +25,7 @@ export function trustPage({ redraw }) {
   const tokens = clusters.flatMap((one) => one.credential?.expires ? [{ ...one.credential, name: one.id, at: Date.parse(one.credential.expires) }] : []).sort((a, b) => a.at - b.at);
   const soon = tokens.filter((one) => one.endsSoon).length;
   const certificates = [{ name: "Serving certificate", one: own.serving }, { name: "Signing certificate", one: own.authority }]
-    .flatMap(({ name, one }) => one ? [{ name, expires: one.expires, at: Date.parse(one.expires), endsSoon: Date.parse(one.expires) - now() < SOON, renewsItself: name === "Serving certificate" && Boolean(own.authority) }] : []);
+    .flatMap(({ name, one }) => one ? [{ name, expires: one.expires, at: Date.parse(one.expires), endsSoon: one.endsSoon, renewsItself: name === "Serving certificate" && Boolean(own.authority) }] : []);
   const roots = own.rotation?.roots ?? [];
   /** @type {Map<string, string[]>} */
   const domains = new Map();
