@@ -283,6 +283,10 @@ impl ServerOutputs {
         tasks.spawn_restarting("problems", Duration::from_secs(1), move || {
             admin::follow_problems(Arc::clone(&watched), problems.clone())
         });
+        let compared = Arc::clone(&sources);
+        tasks.spawn_restarting("replica comparison", Duration::from_secs(1), move || {
+            admin::compare_replicas(Arc::clone(&compared))
+        });
         tasks.spawn("admin", admin::serve(ports.admin, of_replicas, sources));
         Self { streams, saved, drain }
     }

@@ -71,6 +71,7 @@ pub use self::port::ConnectionLimiter;
 use self::port::{Workers, aside};
 pub use self::problems::follow as follow_problems;
 use self::proxy_view::{view_of, withheld};
+pub use self::replica_comparison::follow as compare_replicas;
 pub use self::replica_problems::ReplicaComparison;
 pub use self::shared::SharedAnswers;
 pub use self::sources::{Lately, Readiness, Sources};

@@ -14,8 +14,7 @@ use tokio::time::{Instant, sleep};
 
 use super::sources::Sources;
 use super::{
-    clusters, connection_problems, descriptors, other_sources, replica_comparison, root_lives,
-    views,
+    clusters, connection_problems, descriptors, other_sources, root_lives, views,
 };
 use crate::judged_statuses::{JudgedLast, NextLook};
 use strait_admin_api::{ObjectStatus, SourceKind};
@@ -37,7 +36,6 @@ pub async fn follow(sources: Arc<Sources>, problems: watch::Sender<Arc<Vec<Lasti
     let mut objects = ObjectProblems::default();
     loop {
         sleep(PACE).await;
-        replica_comparison::compare(&sources).await;
         let began = Instant::now();
         let (inputs, mut known) = (Arc::clone(&sources), std::mem::take(&mut objects));
         // Runs aside, because many objects and endpoints take long.

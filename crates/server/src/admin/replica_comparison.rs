@@ -5,11 +5,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
+use tokio::time::sleep;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::across::{PeerAnswers, gather};
@@ -24,6 +25,8 @@ use strait_sources::clusters::status::{ClusterState, ClusterStatus};
 
 /// Path at which a replica shows its state to other replicas.
 pub(super) const PATH: &str = "/replica/standing";
+/// Interval of the comparisons.
+const PACE: Duration = Duration::from_secs(5);
 /// Maximum number of reported differences from one replica.
 const DIFFERENCES_MAX: usize = 20;
 
@@ -43,8 +46,17 @@ struct ReplicaStanding {
     settings: BTreeMap<String, String>,
 }
 
+/// Compares this replica with the others until the process ends. The interval does not depend on the
+/// size of the mesh, so that a difference is reported soon after it has lasted.
+pub async fn follow(sources: Arc<Sources>) {
+    loop {
+        sleep(PACE).await;
+        compare(&sources).await;
+    }
+}
+
 /// Requests the state of the other replicas, and records the problems.
-pub(super) async fn compare(sources: &Sources) {
+async fn compare(sources: &Sources) {
     let replicas = &sources.replicas;
     let others = replicas.others();
     let request = PeerRequest::get(PATH);
