@@ -42,7 +42,8 @@ use super::output::{
 };
 use super::{hold, proxy, rollout};
 use strait_admin_api::{
-    Cluster, ClusterState, HoldStatus, Mesh, Problem, Rollout, Source, SourceState,
+    Cluster, ClusterState, HeldConfiguration, HoldStatus, Mesh, Problem, Rollout, Source,
+    SourceState,
 };
 use strait_base::codes::{self, Code};
 use strait_explain::{findings, is_withheld_by_fault};
@@ -260,30 +261,18 @@ fn looked(answers: &CheckInputs, category: &str) -> Option<String> {
 
 /// Returns the finding about a held configuration.
 fn held(hold: &HoldStatus) -> Option<Value> {
-    if let Some(fact) = &hold.lost {
-        let fact = format!("the current objects are active: {fact}");
-        return Some(problem("mesh", &codes::HOLD_LOST, "configuration".into(), fact));
-    }
-    if let Some(fact) = hold::not_shared(&hold.replicas) {
-        let (code, object) = (&codes::HOLD_NOT_SHARED, "configuration".to_owned());
-        return Some(match hold.held.is_none() {
-            true => note("mesh", code, object, &fact),
-            false => problem("mesh", code, object, fact),
-        });
-    }
-    let fact = hold::line(hold, &OutputStyle::of_stdout())?;
-    if hold.held.as_ref().is_some_and(|held| held.by_rollout) {
-        let fact = fact.trim_end().to_owned();
-        return Some(problem("mesh", &codes::ROLLOUT_STOPPED, "configuration".into(), fact));
-    }
-    Some(note("mesh", &codes::HELD, "configuration".into(), fact.trim_end()))
+    let describe = |_: &HeldConfiguration| {
+        let line = hold::line(hold, &OutputStyle::of_stdout()).unwrap_or_default();
+        line.trim_end().to_owned()
+    };
+    let (held, lost) = (hold.held.as_ref(), hold.lost.as_deref());
+    findings::of_hold(held, lost, &hold.replicas, describe).map(|one| finding::row(&one))
 }
 
 /// Returns the finding about a gradual rollout.
 fn rollout_finding(state: &Rollout) -> Option<Value> {
     if let Some(fact) = &state.lost {
-        let fact = format!("all proxies receive the current objects: {fact}");
-        return Some(problem("mesh", &codes::ROLLOUT_LOST, "configuration".into(), fact));
+        return Some(finding::row(&findings::of_lost_rollout(fact)));
     }
     let fact = rollout::line(state, &OutputStyle::of_stdout())?;
     Some(note("mesh", &codes::ROLLOUT_RUNS, "configuration".into(), fact.trim_end()))
@@ -356,7 +345,9 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
             found.push(note("services", &codes::SERVICE_CONFLICT, object, fact));
         }
     }
-    found.extend(imports::findings(&answers.services));
+    let imports = answers.services.iter();
+    let imports = imports.flat_map(|row| row.imports.iter().map(|import| (&*row.hostname, import)));
+    found.extend(findings::of_imports(imports).iter().map(finding::row));
     found.extend(imports::invalid_exports(&answers.clusters));
     found.extend(imports::leftover(&answers.clusters));
     found.extend(sharing::ignored_scopes(answers));
@@ -474,8 +465,6 @@ mod tests {
                 { "id": "o", "state": "syncing", "reason": "STR0301: endpointslices: HTTP 500" },
             ])),
             sources: typed(json!([
-                { "name": "xds://c", "kind": "mcp", "state": "syncing", "code": "STR0330", "reason": "refused",
-                  "warnings": [] },
                 { "name": "consul", "kind": "consul", "state": "stale", "code": "STR0320", "reason": "500",
                   "warnings": ["web: no address"] },
                 { "name": "entries", "kind": "entries", "state": "live", "warnings": ["shop/a: no hosts"] },
@@ -485,6 +474,8 @@ mod tests {
                   "reason": "refused", "warnings": ["secrets: STR0301: can't be read"] },
                 { "name": "xds://a", "kind": "mcp", "state": "restored", "warnings": [] },
                 { "name": "xds://b", "kind": "mcp", "state": "syncing", "warnings": [] },
+                { "name": "xds://c", "kind": "mcp", "state": "syncing", "code": "STR0330", "reason": "refused",
+                  "warnings": [] },
             ])),
             networks: sent(json!([
                 { "network": "n1", "clusters": ["a"], "gateways": [{}, { "address": "::1", "port": 15443, "dead": true }] },
@@ -549,7 +540,6 @@ mod tests {
                 "STR0304 cluster/j",
                 "~STR0302 cluster/k",
                 "STR0720 cluster/l",
-                "STR0330 source/xds://c",
                 "~STR0721 cluster/m",
                 "STR0301 cluster/o",
                 "STR0320 source/consul",
@@ -559,6 +549,7 @@ mod tests {
                 "~STR0222 source/config directory",
                 "STR0301 source/config cluster",
                 "~STR0302 source/xds://a",
+                "STR0330 source/xds://c",
                 "STR0409 network/n1",
                 "STR0401 network/n2",
                 "STR0402 network/n3",

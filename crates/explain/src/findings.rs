@@ -3,20 +3,24 @@
 //! metric of problems and the Kubernetes events contain the same codes.
 
 mod certificates;
+mod configuration;
+mod imports;
 mod members;
 mod networks;
 mod process;
 mod sources;
 
 pub use self::certificates::{of_certificates, of_root};
+pub use self::configuration::{of_hold, of_lost_rollout};
+pub use self::imports::of_imports;
 pub use self::members::{of_member, of_same_addresses};
 pub use self::networks::{of_claims, of_networks};
 pub use self::process::of_process;
+pub use self::sources::of_source;
 use strait_base::codes::Code;
 
 /// A finding.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub use self::sources::of_source;
 pub struct MeshFinding {
     /// The category of `strait check`.
     pub category: &'static str,

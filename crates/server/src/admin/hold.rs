@@ -108,7 +108,7 @@ pub(super) fn in_short(sources: &Sources, state: &HoldState) -> Option<api::Held
 }
 
 /// Returns whether the other replicas have the same hold.
-fn replicas(sources: &Sources) -> api::HoldReplicas {
+pub(super) fn replicas(sources: &Sources) -> api::HoldReplicas {
     let (state, fact) = match &*sources.hold_sharing.borrow() {
         HoldSharing::Alone => (api::HoldSharing::Alone, None),
         HoldSharing::Shared(_) => (api::HoldSharing::All, None),

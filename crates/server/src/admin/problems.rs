@@ -14,10 +14,10 @@ use tokio::time::{Instant, sleep};
 
 use super::sources::Sources;
 use super::{
-    clusters, connection_problems, descriptors, other_sources, root_lives, views,
+    clusters, connection_problems, descriptors, hold, imports, other_sources, root_lives, views,
 };
 use crate::judged_statuses::{JudgedLast, NextLook};
-use strait_admin_api::{ObjectStatus, SourceKind};
+use strait_admin_api::{HeldConfiguration, ObjectStatus, SourceKind};
 use strait_ads::connections::ProxyStanding;
 use strait_base::codes::{self, Code};
 use strait_base::latest::publish_change;
@@ -133,6 +133,7 @@ fn all(sources: &Sources, objects: &ObjectProblems) -> Vec<LastingProblem> {
         found.add("policy", code, "members", text);
     }
     of_sources(sources, &mut found);
+    of_configuration(sources, &mut found);
     let streams = sources.connections.list();
     for stream in streams.iter().filter(|stream| !stream.is_of_agent()) {
         if let (ProxyStanding::Refuses, Some((kind, error))) =
@@ -204,6 +205,36 @@ fn of_rows(sources: &Sources, found: &mut ProblemTable) {
         for finding in findings::of_same_addresses(row) {
             found.add(finding.category, finding.code, &finding.object, &finding.fact);
         }
+    }
+}
+
+/// Adds the problems of a held configuration, of a rollout, and of imports that cannot be written.
+fn of_configuration(sources: &Sources, found: &mut ProblemTable) {
+    let state = sources.hold.borrow().clone();
+    let held = hold::in_short(sources, &state);
+    let describe = |held: &HeldConfiguration| {
+        let HeldConfiguration { by, reason, since, .. } = held;
+        format!("held since {since} by {by}: {reason}")
+    };
+    let lost = state.lost.as_deref();
+    let hold = findings::of_hold(held.as_ref(), lost, &hold::replicas(sources), describe);
+    let rollout = sources.rollout.borrow().lost.as_deref().map(findings::of_lost_rollout);
+    let statuses = Arc::clone(&sources.clusters.borrow());
+    let keys: BTreeSet<_> =
+        statuses.iter().flat_map(|status| status.imports.imports.keys()).collect();
+    let rows: Vec<_> = keys
+        .into_iter()
+        .map(|key| {
+            let host = format!("{}.{}", key.name, key.namespace);
+            (host, imports::imports(&statuses, key))
+        })
+        .collect();
+    let imports = rows
+        .iter()
+        .flat_map(|(host, imports)| imports.iter().map(move |import| (host.as_str(), import)));
+    let all = hold.into_iter().chain(rollout).chain(findings::of_imports(imports));
+    for finding in all.filter(|finding| finding.is_problem) {
+        found.add(finding.category, finding.code, &finding.object, &finding.fact);
     }
 }
 
