@@ -1,24 +1,35 @@
 //! Adds entries to the timeline that no version of the mesh contains: starts of the control plane, states and credentials
-//! of members, and changes of the CA's roots.
+//! of members, lost and returned sources and proxies, problems, and changes of the CA's roots.
 //!
 //! Changes of gateways are part of versions. Members that only sync are left out, so that the start of a large mesh does
 //! not displace its recent changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use jiff::Timestamp;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
+use strait_ads::connections::Connections;
+use strait_base::codes;
+use strait_base::source_status::{SourceState, SourceStatus, SourceStatusTable};
 use strait_identity::{ReplicaId, RootFingerprint, ServerIdentity};
 use strait_mesh::push::PushContext;
 use strait_mesh::timeline::{Delivery, Timeline};
 use strait_model::{Cause, ClusterId};
+use strait_sources::clusters::events::LastingProblem;
 use strait_sources::clusters::status::{ClusterState, ClusterStatus};
 
 /// Maximum length of a reason in an entry, in bytes.
 const REASON_MAX: usize = 200;
+/// Interval at which sources and connections are sampled.
+const PACE: Duration = Duration::from_secs(5);
+/// Number of samples without a proxy of a cluster after which they count as lost. A reconnect takes less time.
+const EMPTY_SAMPLES: u32 = 2;
+/// Categories of problems that other entries contain: states of members and sources, and versions of the mesh.
+const OTHER_ENTRIES: [&str; 3] = ["clusters", "sources", "config"];
 
 /// Inputs of the journal.
 pub(super) struct JournalInputs {
@@ -26,13 +37,17 @@ pub(super) struct JournalInputs {
     pub(super) context: watch::Receiver<Option<Arc<PushContext>>>,
     pub(super) statuses: watch::Receiver<Arc<Vec<ClusterStatus>>>,
     pub(super) identity: watch::Receiver<Arc<ServerIdentity>>,
+    pub(super) problems: watch::Receiver<Arc<Vec<LastingProblem>>>,
+    pub(super) source_statuses: SourceStatusTable,
+    pub(super) connections: Arc<Connections>,
     /// Name of this replica.
     pub(super) replica: ReplicaId,
 }
 
-/// Enters changes until the process ends.
-pub(super) async fn run(inputs: JournalInputs) {
-    let JournalInputs { timeline, context, mut statuses, mut identity, replica } = inputs;
+/// Enters changes until the process drains, because streams that end during a shutdown are not lost.
+pub(super) async fn run(inputs: JournalInputs, drain: CancellationToken) {
+    let JournalInputs { timeline, context, mut statuses, mut identity, mut problems, .. } = inputs;
+    let JournalInputs { source_statuses, connections, replica, .. } = inputs;
     let enter = |(cause, effect): (Cause, String)| {
         let version = context.borrow().as_ref().map_or(0, |context| context.version);
         let delivery = Arc::new(Delivery::new(Instant::now()));
@@ -42,6 +57,7 @@ pub(super) async fn run(inputs: JournalInputs) {
     enter(started(&replica));
     statuses.mark_changed();
     identity.mark_changed();
+    let mut samples = tokio::time::interval(PACE);
     loop {
         // An error means that the process is ending.
         tokio::select! {
@@ -60,8 +76,29 @@ pub(super) async fn run(inputs: JournalInputs) {
                 let roots = roots.into_iter().map(|root| root.fingerprint).collect();
                 journal.roots(roots).into_iter().for_each(enter);
             }
+            changed = problems.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                let problems = Arc::clone(&problems.borrow_and_update());
+                journal.problems(&problems).into_iter().for_each(enter);
+            }
+            _ = samples.tick() => {
+                journal.sources(&source_statuses.show()).into_iter().for_each(enter);
+                journal.streams(count_streams(&connections)).into_iter().for_each(enter);
+            }
+            () = drain.cancelled() => return,
         }
     }
+}
+
+/// Returns the number of connected proxies by cluster.
+fn count_streams(connections: &Connections) -> BTreeMap<ClusterId, usize> {
+    let mut counts = BTreeMap::new();
+    for stream in connections.list().iter().filter(|stream| !stream.is_of_agent()) {
+        *counts.entry(stream.proxy().cluster.clone()).or_default() += 1;
+    }
+    counts
 }
 
 fn started(replica: &ReplicaId) -> (Cause, String) {
@@ -79,10 +116,24 @@ struct EnteredMember {
     is_refused: bool,
 }
 
+/// The last sampled proxies of a cluster.
+#[derive(Debug, Clone, Copy)]
+struct SampledStreams {
+    /// The last number that was not 0.
+    count: usize,
+    /// Number of samples without a proxy since then.
+    empty: u32,
+}
+
 /// The last entered facts.
 #[derive(Debug, Default)]
 struct Journal {
     members: BTreeMap<(String, Option<String>), EnteredMember>,
+    /// Whether each source is away.
+    sources: BTreeMap<Arc<str>, bool>,
+    streams: BTreeMap<ClusterId, SampledStreams>,
+    /// The first object of each problem, by category and code.
+    problems: BTreeMap<(&'static str, &'static str), String>,
     roots: Option<BTreeSet<RootFingerprint>>,
 }
 
@@ -147,6 +198,96 @@ impl Journal {
         entries
     }
 
+    /// Returns the entries for sources that can no longer be read, and that are read again.
+    fn sources(&mut self, statuses: &[SourceStatus]) -> Vec<(Cause, String)> {
+        let mut entries = Vec::new();
+        let mut enter = |name: &Arc<str>, text: String| {
+            let cause = Cause::named(ClusterId::default(), "Source", Arc::clone(name));
+            entries.push((cause, format!("source {name}: {text}")));
+        };
+        let mut before = std::mem::take(&mut self.sources);
+        for SourceStatus { name, state, code, reason, .. } in statuses {
+            let was_away = before.remove(name).unwrap_or_default();
+            let is_away = match state {
+                SourceState::Live => false,
+                // The first read has not ended.
+                SourceState::Syncing | SourceState::Restored if code.is_none() => was_away,
+                _ => true,
+            };
+            match (was_away, is_away) {
+                (false, true) => {
+                    let code = code.map(|code| format!("{code}: ")).unwrap_or_default();
+                    let reason = shortened(reason.as_deref().unwrap_or("it has not been read"));
+                    enter(name, format!("{}: {code}{reason}", state.as_str()));
+                }
+                (true, false) => enter(name, "live again".to_owned()),
+                _ => {}
+            }
+            self.sources.insert(Arc::clone(name), is_away);
+        }
+        for (name, _) in before.iter().filter(|(_, is_away)| **is_away) {
+            enter(name, "the problem no longer exists".to_owned());
+        }
+        entries
+    }
+
+    /// Returns the entries for clusters that have lost all their proxies, and whose proxies are connected again.
+    fn streams(&mut self, mut counts: BTreeMap<ClusterId, usize>) -> Vec<(Cause, String)> {
+        let mut entries = Vec::new();
+        let mut enter = |cluster: &ClusterId, effect: String| {
+            let cause = Cause::named(cluster.clone(), "Cluster", cluster.as_str());
+            entries.push((cause, format!("cluster {cluster}: {effect}")));
+        };
+        for (cluster, sampled) in &mut self.streams {
+            let Some(count) = counts.remove(cluster) else {
+                sampled.empty = sampled.empty.saturating_add(1);
+                if sampled.empty == EMPTY_SAMPLES {
+                    let count = sampled.count;
+                    enter(
+                        cluster,
+                        format!(
+                            "no proxy is connected to this replica any more (previously {count})"
+                        ),
+                    );
+                }
+                continue;
+            };
+            if sampled.empty >= EMPTY_SAMPLES {
+                enter(cluster, format!("proxies are connected to this replica again ({count})"));
+            }
+            *sampled = SampledStreams { count, empty: 0 };
+        }
+        let new = counts.into_iter();
+        self.streams.extend(new.map(|(id, count)| (id, SampledStreams { count, empty: 0 })));
+        entries
+    }
+
+    /// Returns the entries for problems that have begun or ended.
+    fn problems(&mut self, problems: &[LastingProblem]) -> Vec<(Cause, String)> {
+        let mut entries = Vec::new();
+        let mut enter = |code: &str, effect: String| {
+            entries.push((Cause::named(ClusterId::default(), "Problem", code), effect));
+        };
+        let mut before = std::mem::take(&mut self.problems);
+        let is_entered = |problem: &&LastingProblem| {
+            // A start is entered.
+            !OTHER_ENTRIES.contains(&problem.category) && *problem.code != codes::MESH_INCOMPLETE
+        };
+        for problem in problems.iter().filter(is_entered) {
+            let LastingProblem { category, code, object, text, .. } = problem;
+            let key = (*category, code.id);
+            if before.remove(&key).is_none() {
+                let others = problem.others();
+                enter(code.id, format!("{code}: {object}: {}{others}", shortened(text)));
+            }
+            self.problems.insert(key, object.clone());
+        }
+        for ((_, code), object) in before {
+            enter(code, format!("{code}: {object}: the problem no longer exists"));
+        }
+        entries
+    }
+
     /// Returns the entry for added and removed roots of the CA.
     fn roots(&mut self, now: BTreeSet<RootFingerprint>) -> Option<(Cause, String)> {
         let before = self.roots.replace(now.clone())?;
@@ -173,6 +314,7 @@ fn shortened(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use strait_base::source_status::SourceFacts;
     use strait_sources::clusters::status::{CredentialKind, CredentialStatus};
 
     fn member(state: ClusterState, expires: Option<i64>) -> ClusterStatus {
@@ -223,6 +365,82 @@ mod tests {
         );
         assert_eq!(effects(None), ["cluster east: removed"]);
         assert_eq!(effects(Some(member(Rejected, None))), ["cluster east: rejected"]);
+    }
+
+    fn effects(entries: Vec<(Cause, String)>) -> Vec<String> {
+        entries.into_iter().map(|(_, effect)| effect).collect()
+    }
+
+    #[test]
+    fn lost_and_returned_sources_are_entered_once() {
+        let table = SourceStatusTable::new(Duration::from_secs(3600));
+        let name: Arc<str> = "xds://a".into();
+        let mut journal = Journal::default();
+        let mut after = |change: &mut dyn FnMut(&mut SourceFacts)| {
+            let mut facts = table.lines().borrow().get(&name).cloned();
+            let facts = facts.get_or_insert_with(|| SourceFacts::starting("mcp", "xds://a"));
+            change(facts);
+            table.report(&name, facts);
+            effects(journal.sources(&table.show()))
+        };
+        let long_ago = SystemTime::now() - Duration::from_secs(60);
+        assert_eq!(after(&mut |_| {}), [""; 0], "it is being read");
+        let mut fails = |facts: &mut SourceFacts| {
+            facts.failed(long_ago, "refused".to_owned(), &codes::MCP_UNREACHABLE);
+        };
+        assert_eq!(after(&mut fails), ["source xds://a: syncing: STR0330: refused"]);
+        assert_eq!(after(&mut fails), [""; 0]);
+        let mut is_read = |facts: &mut SourceFacts| {
+            facts.synced = true;
+            facts.responded(SystemTime::now());
+        };
+        assert_eq!(after(&mut is_read), ["source xds://a: live again"]);
+        assert_eq!(after(&mut fails), ["source xds://a: stale: STR0330: refused"]);
+        table.forget(&name);
+        let entries = effects(journal.sources(&table.show()));
+        assert_eq!(entries, ["source xds://a: the problem no longer exists"]);
+        assert_eq!(effects(journal.sources(&table.show())), [""; 0]);
+    }
+
+    #[test]
+    fn lost_and_returned_proxies_of_a_cluster_are_entered() {
+        let mut journal = Journal::default();
+        let mut sample = |count: usize| {
+            let counts = (count > 0).then(|| (ClusterId::from("east"), count));
+            effects(journal.streams(counts.into_iter().collect()))
+        };
+        assert_eq!(sample(3), [""; 0]);
+        assert_eq!(sample(0), [""; 0], "a reconnect");
+        assert_eq!(sample(2), [""; 0]);
+        assert_eq!(sample(0), [""; 0]);
+        let lost = "cluster east: no proxy is connected to this replica any more (previously 2)";
+        assert_eq!(sample(0), [lost]);
+        assert_eq!(sample(0), [""; 0]);
+        let returned = "cluster east: proxies are connected to this replica again (1)";
+        assert_eq!(sample(1), [returned]);
+    }
+
+    #[test]
+    fn problems_are_entered_when_they_begin_and_end() {
+        let mut journal = Journal::default();
+        let problem = |category, code, count| LastingProblem {
+            category,
+            code,
+            count,
+            object: "proxy/a".to_owned(),
+            text: "refused CDS: x".to_owned(),
+        };
+        let nack = |count| problem("proxies", &codes::NACK, count);
+        let begins = "STR0507: proxy/a: refused CDS: x, and 1 other object";
+        assert_eq!(effects(journal.problems(&[nack(2)])), [begins]);
+        assert_eq!(effects(journal.problems(&[nack(9)])), [""; 0]);
+        let others = [
+            problem("clusters", &codes::UNREACHABLE, 1),
+            problem("mesh", &codes::MESH_INCOMPLETE, 1),
+        ];
+        let ends = "STR0507: proxy/a: the problem no longer exists";
+        assert_eq!(effects(journal.problems(&others)), [ends]);
+        assert_eq!(effects(journal.problems(&[])), [""; 0]);
     }
 
     #[test]

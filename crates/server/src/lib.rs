@@ -267,14 +267,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     let inputs =
         ServerInputs::start(args, &source, before, &files, certificates, &core, &tasks).await;
     let (readiness, given_up) = (inputs.readiness.clone(), inputs.given_up.clone());
-    let entered = journal::JournalInputs {
-        timeline: Arc::clone(&timeline),
-        context: core.context.clone(),
-        statuses: inputs.statuses.clone(),
-        identity: identity_entered,
-        replica: args.replica_id(),
-    };
-    tasks.spawn("journal", journal::run(entered));
+    let (problems, source_statuses) = (inputs.problems.subscribe(), inputs.source_statuses.clone());
     let statuses = inputs.statuses.clone();
     let ports = Ports {
         xds: xds_listener,
@@ -305,6 +298,17 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     let versions = core.context.clone();
     let ServerOutputs { streams, saved, drain } =
         ServerOutputs::start(ports, core, inputs, files, history, &tasks);
+    let entered = journal::JournalInputs {
+        timeline: Arc::clone(&timeline),
+        context: versions.clone(),
+        statuses: statuses.clone(),
+        identity: identity_entered,
+        problems,
+        source_statuses,
+        connections: Arc::clone(&streams),
+        replica: args.replica_id(),
+    };
+    tasks.spawn("journal", journal::run(entered, drain.clone()));
     let witness = MeshWitness {
         started: SystemTime::now(),
         readiness: readiness.clone(),

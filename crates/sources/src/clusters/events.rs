@@ -71,6 +71,17 @@ pub struct LastingProblem {
     pub text: String,
 }
 
+impl LastingProblem {
+    /// Returns a phrase for the objects after the first; empty if there is no other one.
+    pub fn others(&self) -> String {
+        match self.count.saturating_sub(1) {
+            0 => String::new(),
+            1 => ", and 1 other object".to_owned(),
+            others => format!(", and {others} other objects"),
+        }
+    }
+}
+
 /// Writes events about the clusters and the problems while this process has the writer role. Ends
 /// when a sender of these is dropped.
 pub async fn run(
@@ -344,11 +355,7 @@ impl EventHistory {
             let LastingProblem { category, code, count, object, text } = problem;
             let (key, affected) = ((*category, code.id), (*count, object.clone()));
             if before.remove(&key).as_ref() != Some(&affected) {
-                let others = match count.saturating_sub(1) {
-                    0 => String::new(),
-                    1 => ", and 1 other object".to_owned(),
-                    others => format!(", and {others} other objects"),
-                };
+                let others = problem.others();
                 let next = code.next_for(None);
                 let text = bounded(text);
                 let message = format!("{code}: {object}: {text}{others} ({next})");
