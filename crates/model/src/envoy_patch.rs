@@ -3,6 +3,7 @@
 
 use super::Proxy;
 use super::mesh_config::DotParameters;
+use strait_base::codes::{self, Code};
 
 /// Repeated headers are matched individually. An Envoy without the patch joins them with commas
 /// first.
@@ -15,6 +16,8 @@ const DOT_PARAMETERS: &str = "CVE-2026-73551";
 /// A security patch.
 struct SecurityPatch {
     id: &'static str,
+    /// The code of a proxy without it.
+    code: &'static Code,
     /// The first patched version of each minor release of Envoy; later minor releases include the
     /// patch.
     envoys: &'static [[u32; 3]],
@@ -26,15 +29,22 @@ struct SecurityPatch {
 const PATCHES: [SecurityPatch; 2] = [
     SecurityPatch {
         id: REPEATED_HEADERS,
+        code: &codes::ENVOY_UNPATCHED,
         envoys: &[[1, 34, 13], [1, 35, 9], [1, 36, 5], [1, 37, 1]],
         istios: &[[1, 27, 8], [1, 28, 5], [1, 29, 1]],
     },
     SecurityPatch {
         id: DOT_PARAMETERS,
+        code: &codes::ENVOY_DOT_SEGMENTS,
         envoys: &[[1, 36, 10], [1, 37, 6], [1, 38, 4], [1, 39, 1]],
         istios: &[[1, 29, 7], [1, 30, 4]],
     },
 ];
+
+/// Returns the code of proxies without a patch. `None` if this version does not know the patch.
+pub fn code_of_patch(id: &str) -> Option<&'static Code> {
+    PATCHES.iter().find(|patch| patch.id == id).map(|patch| patch.code)
+}
 
 impl Proxy {
     /// Returns the patches that the proxy lacks, as far as its reported version tells.

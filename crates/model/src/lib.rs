@@ -78,6 +78,7 @@ pub use controller::workload_of_controller;
 pub use dns::{DnsHosts, DnsMode, DnsTarget};
 pub use endpoint::{Endpoint, Health, Locality, NO_ADDRESS, PodState, TLS_MODE_LABEL, TlsMode};
 pub use endpoints::{EndpointGroup, EndpointRef, Endpoints, PackedEndpoint, WorkloadRef};
+pub use envoy_patch::code_of_patch;
 pub use facts::{ClusterFacts, OwnTraffic};
 pub use gateway::{
     DeclaredGateway, GATEWAY_PORT, GATEWAY_PORT_LABEL, GatewayHost, GatewaySource, NETWORK_LABEL,

@@ -12,6 +12,7 @@ use strait_admin_api::{ObjectState, ObjectStatus, Proxy, Source};
 use strait_base::codes;
 use strait_base::names::list_first;
 use strait_explain::is_problem;
+use strait_model::code_of_patch;
 
 /// Name of the category.
 pub(super) const CATEGORY: &str = "config";
@@ -81,10 +82,8 @@ pub(super) fn unpatched(proxies: &[Proxy]) -> Vec<Value> {
     let warnings = lacking.into_iter().map(|((patch, version), names)| {
         let fact =
             format!("without the patch for {patch}: {}", list_first(names.iter(), NAMED_MAX));
-        let code = match patch {
-            "CVE-2026-73551" => &codes::ENVOY_DOT_SEGMENTS,
-            _ => &codes::ENVOY_UNPATCHED,
-        };
+        // A newer control plane may know more patches.
+        let code = code_of_patch(patch).unwrap_or(&codes::ENVOY_UNPATCHED);
         note("proxies", code, format!("envoy/{version}"), fact)
     });
     warnings.collect()
