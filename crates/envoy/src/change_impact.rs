@@ -329,12 +329,11 @@ fn shown(
             let own = own_domain(diff.whole[1], proxy);
             let same = |name: &str| match own {
                 Ok(namespace) => diff.same_route(&class, Some(namespace), name),
-                Err(_) if diff.is_large => false,
-                Err(domain) => {
+                Err(domain) => diff.compare(|| {
                     let [before, now] =
                         diff.both().map(|common| common.route_in(&class, domain, name));
                     before == now && !diff.is_reranked(&class.cluster)
-                }
+                }),
             };
             affected.routes = diff.routes.iter().filter(|name| !same(name)).cloned().collect();
         }
@@ -348,7 +347,7 @@ fn shown(
                     diff.both().map(|common| lds::gateway(common.context, target, port));
                 before == now
             };
-            if diff.is_large || !same() {
+            if !diff.compare(same) {
                 affected.lists.add(Wildcard::Listeners);
             }
         }

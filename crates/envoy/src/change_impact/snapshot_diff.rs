@@ -50,7 +50,7 @@ pub(super) struct SnapshotDiff<'a> {
     pub(super) is_behind_ports: bool,
     /// Whether the services have more than [`COMPARED_MAX`] resources. Then all resources that may
     /// differ count as different, and each stream compares its own.
-    pub(super) is_large: bool,
+    is_large: bool,
     /// The differences between the rules.
     pub(super) rules: RuleDifference,
     /// The services of authorization providers and tracing providers, by the provider's name.
@@ -227,6 +227,12 @@ impl<'a> SnapshotDiff<'a> {
             || self.rules.is_unaffected(namespace)
     }
 
+    /// Returns whether a comparison finds no difference. Returns `false` without it if the services
+    /// have too many resources.
+    pub(super) fn compare(&self, is_same: impl FnOnce() -> bool) -> bool {
+        !self.is_large && is_same()
+    }
+
     pub(super) fn same_outbound(&self, view: &ViewKey, form: &ClusterFormat) -> bool {
         if self.is_rescoped(&view.namespace) {
             return false;
@@ -234,11 +240,10 @@ impl<'a> SnapshotDiff<'a> {
         if self.affects_only_routes(&view.namespace) {
             return true;
         }
-        if self.is_large {
-            return false;
-        }
-        let [before, now] = self.both().map(|common| common.outbound(view, form));
-        before == now
+        self.compare(|| {
+            let [before, now] = self.both().map(|common| common.outbound(view, form));
+            before == now
+        })
     }
 
     /// Returns whether the listeners of a class are the same, without the listeners for pods.
@@ -254,17 +259,16 @@ impl<'a> SnapshotDiff<'a> {
         if self.affects_only_routes(&class.namespace) {
             return true;
         }
-        if self.is_large {
-            return false;
-        }
-        let key = (self.class(class), form);
-        if let Some(same) = self.answers.borrow().listeners.get(&key) {
-            return *same;
-        }
-        let [before, now] = self.both().map(|common| common.listeners(&key.0, form));
-        let same = before == now && !self.is_reranked(&class.cluster);
-        self.answers.borrow_mut().listeners.insert(key, same);
-        same
+        self.compare(|| {
+            let key = (self.class(class), form);
+            if let Some(same) = self.answers.borrow().listeners.get(&key) {
+                return *same;
+            }
+            let [before, now] = self.both().map(|common| common.listeners(&key.0, form));
+            let same = before == now && !self.is_reranked(&class.cluster);
+            self.answers.borrow_mut().listeners.insert(key, same);
+            same
+        })
     }
 
     /// Returns the parts of a class that affect the changed services. The namespace usually does
@@ -295,34 +299,34 @@ impl<'a> SnapshotDiff<'a> {
             Role::Gateway => context.services.get(host),
         });
         let (Some(old), Some(new)) = (old, new) else { return old.is_some() == new.is_some() };
-        if self.is_large {
-            return false;
-        }
-        let services = [old, new];
-        let [before, now] = contexts;
-        let views = [view.projected(before, old), view.projected(now, new)];
-        let key = (host.clone(), views);
-        if let Some(same) = self.answers.borrow().assignments.get(&key) {
-            return *same;
-        }
-        let own = services.into_iter().flat_map(|one| one.by_cluster.values());
-        let ports =
-            own.flat_map(|own| &own.ports).chain(services.into_iter().flat_map(|one| one.ports()));
-        let ports: BTreeSet<u16> = ports.map(|port| port.number).collect();
-        let [then, view] = &key.1;
-        let all_rules = [before.rules_for(old), now.rules_for(new)];
-        let [old_rules, new_rules] = &all_rules;
-        let rules = [then.rule(old_rules, old), view.rule(new_rules, new)];
-        let same = subset_names(rules).into_iter().all(|name| {
-            let was = SubsetFilter::new(old_rules, rules[0], old, name);
-            let is = SubsetFilter::new(new_rules, rules[1], new, name);
-            ports.iter().all(|port| {
-                let was = was.map(|filter| eds::assigned(before, then, "", *port, old, filter));
-                was == is.map(|filter| eds::assigned(now, view, "", *port, new, filter))
-            })
-        });
-        self.answers.borrow_mut().assignments.insert(key, same);
-        same
+        self.compare(|| {
+            let services = [old, new];
+            let [before, now] = contexts;
+            let views = [view.projected(before, old), view.projected(now, new)];
+            let key = (host.clone(), views);
+            if let Some(same) = self.answers.borrow().assignments.get(&key) {
+                return *same;
+            }
+            let own = services.into_iter().flat_map(|one| one.by_cluster.values());
+            let ports = own
+                .flat_map(|own| &own.ports)
+                .chain(services.into_iter().flat_map(|one| one.ports()));
+            let ports: BTreeSet<u16> = ports.map(|port| port.number).collect();
+            let [then, view] = &key.1;
+            let all_rules = [before.rules_for(old), now.rules_for(new)];
+            let [old_rules, new_rules] = &all_rules;
+            let rules = [then.rule(old_rules, old), view.rule(new_rules, new)];
+            let same = subset_names(rules).into_iter().all(|name| {
+                let was = SubsetFilter::new(old_rules, rules[0], old, name);
+                let is = SubsetFilter::new(new_rules, rules[1], new, name);
+                ports.iter().all(|port| {
+                    let was = was.map(|filter| eds::assigned(before, then, "", *port, old, filter));
+                    was == is.map(|filter| eds::assigned(now, view, "", *port, new, filter))
+                })
+            });
+            self.answers.borrow_mut().assignments.insert(key, same);
+            same
+        })
     }
 
     /// Returns the addresses of pods whose listeners differ.
@@ -374,20 +378,19 @@ impl<'a> SnapshotDiff<'a> {
         {
             return true;
         }
-        if self.is_large {
-            return false;
-        }
-        let class = &self.class(class);
-        if let (Some(namespace), Some(port)) = (namespace, port_number(name)) {
-            // Generating the current base may drop the previous one from the cache, so both are
-            // requested only once.
-            let bases = self.both().map(|common| common.base(class, port, true));
-            if !bases.iter().any(|base| base.is_other_in(namespace)) {
-                return self.same_bases((class.clone(), port, true), || bases);
+        self.compare(|| {
+            let class = &self.class(class);
+            if let (Some(namespace), Some(port)) = (namespace, port_number(name)) {
+                // Generating the current base may drop the previous one from the cache, so both are
+                // requested only once.
+                let bases = self.both().map(|common| common.base(class, port, true));
+                if !bases.iter().any(|base| base.is_other_in(namespace)) {
+                    return self.same_bases((class.clone(), port, true), || bases);
+                }
             }
-        }
-        let [before, now] = self.both().map(|common| common.route(class, namespace, name));
-        before == now && !self.is_reranked(&class.cluster)
+            let [before, now] = self.both().map(|common| common.route(class, namespace, name));
+            before == now && !self.is_reranked(&class.cluster)
+        })
     }
 
     /// Returns whether the base of the routes of a port is the same.
@@ -398,7 +401,7 @@ impl<'a> SnapshotDiff<'a> {
         self.is_behind_ports
             || self.rules.is_unaffected(&class.namespace)
             || !self.routes.contains(&*port.to_string())
-            || (!self.is_large && self.same_route_base(&self.class(class), port, completes))
+            || self.compare(|| self.same_route_base(&self.class(class), port, completes))
     }
 
     /// Returns whether the routes of a port are equal in both versions, for namespaces without any
