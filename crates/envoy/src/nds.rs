@@ -201,6 +201,9 @@ impl<'a> NameTableInputs<'a> {
         cluster: &ClusterId,
         pod: EndpointRef<'_>,
     ) -> Option<String> {
+        if let Some(hostname) = pod.hostname {
+            return self.name_below(service, cluster, hostname);
+        }
         let key = pod.workload?.to_key();
         let pod = self.context.workloads.get(cluster)?.get(key.namespace.as_str(), &key.name)?;
         if pod.subdomain.as_ref() != Some(&service.primary.name) {

@@ -492,6 +492,8 @@ const REPEATED: u8 = 1;
 const UNLABELLED: u8 = 0;
 /// The first byte of an endpoint with labels.
 const LABELLED: u8 = 2;
+/// Added to the first byte of an endpoint whose host name follows.
+const NAMED: u8 = 4;
 
 /// Fields that adjacent endpoints usually share are written once for all of them.
 impl Encode for Endpoints {
@@ -512,6 +514,7 @@ impl Encode for Endpoints {
                 workload,
                 pod,
                 node,
+                hostname,
                 telemetry,
                 labels,
             } = endpoint;
@@ -524,11 +527,15 @@ impl Encode for Endpoints {
             to.put(health);
             to.option(node);
             let is_repeated = last == common;
-            to.bytes.push(match labels {
+            let kind = match labels {
                 _ if is_repeated => REPEATED,
                 None => UNLABELLED,
                 Some(_) => LABELLED,
-            });
+            };
+            to.bytes.push(kind | if hostname.is_some() { NAMED } else { 0 });
+            if let Some(hostname) = hostname {
+                hostname.write(to);
+            }
             if !is_repeated {
                 last = common;
                 port_name.write(to);
@@ -562,14 +569,19 @@ impl Encode for Endpoints {
                 Encode::read(from)?,
             );
             let kind = from.byte()?;
+            let hostname = if kind & NAMED != 0 { Some(Encode::read(from)?) } else { None };
+            let kind = kind & !NAMED;
             let mut endpoint = match (kind, endpoints.last()) {
-                (REPEATED, Some(last)) => Endpoint { address, port, health, node, ..last.clone() },
+                (REPEATED, Some(last)) => {
+                    Endpoint { address, port, health, node, hostname, ..last.clone() }
+                }
                 (UNLABELLED | LABELLED, _) => {
                     let mut endpoint = Endpoint {
                         address,
                         port,
                         health,
                         node,
+                        hostname,
                         port_name: Encode::read(from)?,
                         weight: Encode::read(from)?,
                         locality: Encode::read(from)?,

@@ -216,6 +216,7 @@ impl Dice {
                 PodState::Mirrored,
             ]),
             node: self.maybe(Self::text),
+            hostname: self.maybe(Self::text),
             telemetry: self.maybe(Self::text),
             labels: self.maybe(|dice| Arc::new(dice.labels())),
         }
@@ -606,6 +607,7 @@ fn large(count: u32) -> ShardState {
                 workload: Some(Arc::new(WorkloadKey::new("shop", pod))),
                 pod: PodState::Known,
                 node: None,
+                hostname: None,
                 telemetry: None,
                 labels: Some(Arc::clone(&profile.labels)),
             }
@@ -684,6 +686,7 @@ fn of_version(version: u32) -> (ShardState, DatacentreState, StoredObjects, Memb
         workload: pod.map(|pod| Arc::new(key(pod))),
         pod: PodState::Known,
         node: Some("node-1".into()),
+        hostname: None,
         telemetry: Some("cart".into()),
         labels: (version >= 7).then(|| Arc::clone(&profile.labels)),
     };

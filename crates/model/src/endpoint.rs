@@ -38,6 +38,9 @@ pub struct Endpoint {
     pub pod: PodState,
     /// The node on which it runs.
     pub node: Option<Arc<str>>,
+    /// The host name below a headless service that the source lists for the address itself. For
+    /// pods, the name comes from the pod.
+    pub hostname: Option<Arc<str>>,
     /// Its telemetry name, see [`super::telemetry`]; `None` if telemetry names are not sent.
     pub telemetry: Option<Arc<str>>,
     /// The pod's or entry's labels, which determine the subsets to which it belongs. All pods of

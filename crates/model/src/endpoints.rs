@@ -37,7 +37,14 @@ struct EndpointBlock {
 #[derive(Default, PartialEq, Eq)]
 struct Rare {
     ipv6: Vec<Ipv6Addr>,
-    nodes: Vec<Arc<str>>,
+    texts: Vec<RareTexts>,
+}
+
+/// The optional texts of an endpoint, which only few services need.
+#[derive(Clone, Default, PartialEq, Eq)]
+struct RareTexts {
+    node: Option<Arc<str>>,
+    hostname: Option<Arc<str>>,
 }
 
 /// The data of one endpoint. Fields without a unit are indices into the tables of the block.
@@ -47,8 +54,8 @@ struct EndpointRow {
     address: u32,
     kind: u32,
     locality: u32,
-    /// The index of the node plus one; 0 for none.
-    node: u32,
+    /// The index of the rare texts plus one; 0 for none.
+    texts: u32,
     /// The offset of the tail of the workload's name.
     tail: u32,
     port: u16,
@@ -118,6 +125,7 @@ pub struct EndpointRef<'a> {
     pub workload: Option<WorkloadRef<'a>>,
     pub pod: PodState,
     pub node: Option<&'a Arc<str>>,
+    pub hostname: Option<&'a Arc<str>>,
     pub telemetry: Option<&'a Arc<str>>,
     pub labels: Option<&'a Arc<Labels>>,
 }
@@ -266,7 +274,7 @@ impl<'a> PackedEndpoint<'a> {
     /// Returns the node on which it runs.
     #[inline]
     pub fn node(self) -> Option<&'a Arc<str>> {
-        self.block.node(self.row)
+        self.block.texts(self.row)?.node.as_ref()
     }
 
     /// Returns the endpoint with all its fields.
@@ -280,6 +288,7 @@ impl EndpointBlock {
     fn endpoint(&self, row: &EndpointRow) -> EndpointRef<'_> {
         let kind = &self.kinds[row.kind as usize];
         let tail = row.tail as usize..row.tail as usize + usize::from(row.tail_length);
+        let texts = self.texts(row);
         EndpointRef {
             address: self.address(row),
             port: row.port,
@@ -296,7 +305,8 @@ impl EndpointBlock {
                 tail: &self.tails[tail],
             }),
             pod: kind.pod,
-            node: self.node(row),
+            node: texts.and_then(|texts| texts.node.as_ref()),
+            hostname: texts.and_then(|texts| texts.hostname.as_ref()),
             telemetry: kind.telemetry.as_ref(),
             labels: kind.labels.as_ref(),
         }
@@ -310,8 +320,8 @@ impl EndpointBlock {
         }
     }
 
-    fn node(&self, row: &EndpointRow) -> Option<&Arc<str>> {
-        self.rare.as_ref()?.nodes.get((row.node as usize).checked_sub(1)?)
+    fn texts(&self, row: &EndpointRow) -> Option<&RareTexts> {
+        self.rare.as_ref()?.texts.get((row.texts as usize).checked_sub(1)?)
     }
 }
 
@@ -361,7 +371,7 @@ impl Packer {
                 place(self.kinds.len() - 1)
             }),
             locality: intern(&mut self.localities, endpoint.locality),
-            node: endpoint.node.map_or(0, |node| intern(&mut self.rare.nodes, node) + 1),
+            texts: self.rare.texts(&endpoint),
             tail: place(self.tails.len()),
             port: endpoint.port,
             tail_length: u8::try_from(tail.len()).expect("split makes tails of at most 255 bytes"),
@@ -374,8 +384,8 @@ impl Packer {
     fn finish(self, share: impl FnOnce(Vec<EndpointGroup>) -> Arc<[EndpointGroup]>) -> Endpoints {
         let Self { rows, kinds, localities, tails, mut rare } = self;
         rare.ipv6.shrink_to_fit();
-        rare.nodes.shrink_to_fit();
-        let is_bare = rare.ipv6.is_empty() && rare.nodes.is_empty();
+        rare.texts.shrink_to_fit();
+        let is_bare = rare.ipv6.is_empty() && rare.texts.is_empty();
         Endpoints(Arc::new(EndpointBlock {
             rows: rows.into(),
             kinds: share(kinds),
@@ -383,6 +393,32 @@ impl Packer {
             tails: tails.into(),
             rare: (!is_bare).then(|| Box::new(rare)),
         }))
+    }
+}
+
+impl Rare {
+    /// Returns the value of [`EndpointRow::texts`] for an endpoint.
+    fn texts(&mut self, endpoint: &EndpointRef<'_>) -> u32 {
+        let (node, hostname) = (endpoint.node, endpoint.hostname);
+        if node.is_none() && hostname.is_none() {
+            return 0;
+        }
+        let same = |texts: &RareTexts| {
+            same_text(&texts.node, node) && same_text(&texts.hostname, hostname)
+        };
+        let found = find(&self.texts, same).unwrap_or_else(|| {
+            self.texts.push(RareTexts { node: node.cloned(), hostname: hostname.cloned() });
+            place(self.texts.len() - 1)
+        });
+        found + 1
+    }
+}
+
+fn same_text(a: &Option<Arc<str>>, b: Option<&Arc<str>>) -> bool {
+    match (a, b) {
+        (Some(a), Some(b)) => Arc::ptr_eq(a, b) || a == b,
+        (None, None) => true,
+        _ => false,
     }
 }
 
@@ -433,11 +469,6 @@ impl EndpointGroup {
             (Some((namespace, stem)), Some(workload)) => {
                 **stem == *workload.stem && namespace == workload.namespace
             }
-            (None, None) => true,
-            _ => false,
-        };
-        let same_text = |a: &Option<Arc<str>>, b: Option<&Arc<str>>| match (a, b) {
-            (Some(a), Some(b)) => same(a, b),
             (None, None) => true,
             _ => false,
         };
@@ -526,6 +557,7 @@ impl<'a> EndpointRef<'a> {
             workload: workload.map(|key| WorkloadRef::of(&key.namespace, &key.name)),
             pod: endpoint.pod,
             node: endpoint.node.as_ref(),
+            hostname: endpoint.hostname.as_ref(),
             telemetry: endpoint.telemetry.as_ref(),
             labels: endpoint.labels.as_ref(),
         }
@@ -546,6 +578,7 @@ impl<'a> EndpointRef<'a> {
             workload: self.workload.map(|workload| Arc::new(workload.to_key())),
             pod: self.pod,
             node: self.node.cloned(),
+            hostname: self.hostname.cloned(),
             telemetry: self.telemetry.cloned(),
             labels: self.labels.cloned(),
         }
@@ -588,6 +621,7 @@ mod tests {
                 }),
                 pod: [PodState::Known, PodState::Missing, PodState::Unnamed][at / 4 % 3],
                 node: (at % 19 != 0).then(|| format!("node-{}", at % 100).into()),
+                hostname: (at % 29 == 0).then(|| format!("db-{}", at % 50).into()),
                 telemetry: (at % 23 == 0).then(|| texts[at / 6 % 3].into()),
                 labels: (at % 3 == 0).then(|| {
                     Arc::new([("version".into(), texts[at / 8 % 3].into())].into_iter().collect())
@@ -622,6 +656,7 @@ mod tests {
             |one: &mut Endpoint| one.weight += 1,
             |one: &mut Endpoint| one.health = Health::Terminating,
             |one: &mut Endpoint| one.node = Some("another".into()),
+            |one: &mut Endpoint| one.hostname = Some("another".into()),
             |one: &mut Endpoint| {
                 one.labels = Some(Arc::new([("a".into(), "b".into())].into_iter().collect()));
             },

@@ -47,7 +47,7 @@ pub struct SharedEndpoint {
     pub locality: Arc<Locality>,
     /// The node in the exporting cluster, if it is known.
     pub node: Option<Arc<str>>,
-    /// The host name below the service, for pods that have one.
+    /// The host name below the service, if it has one.
     pub hostname: Option<Arc<str>>,
 }
 

@@ -132,6 +132,7 @@ pub fn endpoint(address: &str) -> Endpoint {
         workload: Some(Arc::new(WorkloadKey::new("ns", format!("pod-{address}")))),
         pod: PodState::Known,
         node: None,
+        hostname: None,
         telemetry: None,
         labels: None,
     }

@@ -287,6 +287,7 @@ fn pod_endpoints(
         workload: Some(Arc::clone(&name)),
         pod: PodState::Known,
         node: node.clone(),
+        hostname: None,
         telemetry: pod.telemetry.clone(),
         labels: given_labels(&pod.labels),
     };
@@ -336,6 +337,7 @@ impl EntryEndpoint {
             workload: self.name.clone(),
             pod: if self.name.is_some() { PodState::Known } else { PodState::Unnamed },
             node: None,
+            hostname: None,
             telemetry: Some(Arc::clone(&self.telemetry)),
             labels: given_labels(&self.labels),
         })

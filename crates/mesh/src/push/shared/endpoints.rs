@@ -100,8 +100,9 @@ fn endpoints(
     let pods = context.workloads.get(&shard.key.cluster);
     let endpoints = shard.packed().filter(|(_, place)| shard.bar(*place).is_none());
     let endpoints = endpoints.filter_map(|(packed, place)| {
-        let EndpointRef { address, port, port_name, health, workload, pod, locality, .. } =
-            packed.unpack();
+        let EndpointRef {
+            address, port, port_name, health, workload, pod, locality, hostname, ..
+        } = packed.unpack();
         // The identity and the names of a pod that has not been read are still unknown.
         if address == NO_ADDRESS || pod == PodState::Missing {
             return None;
@@ -121,7 +122,7 @@ fn endpoints(
             claimants: shard.claimants(place).cloned(),
             locality: Arc::clone(locality),
             node: known.and_then(|pod| pod.node.as_ref()).map(|node| Arc::clone(&**node)),
-            hostname: key.filter(|_| is_named).map(|key| key.name),
+            hostname: hostname.cloned().or(key.filter(|_| is_named).map(|key| key.name)),
         })
     });
     endpoints.collect()

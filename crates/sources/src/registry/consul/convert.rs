@@ -260,6 +260,7 @@ fn endpoint(
         ))),
         pod: PodState::Known,
         node: None,
+        hostname: None,
         telemetry: Some(
             telemetry(name, NAMESPACE, |name| member.labels.get(name).map(|value| &**value)).into(),
         ),

@@ -11,6 +11,7 @@ use super::import_objects::{
 use super::index::{IndexedObject, ReadKind};
 use super::scope::{Scope, Set};
 use super::slice_form::{Conditions, ENDPOINTS_MAX, IPV6, Rows, SliceForm, SlicePort, SliceRow};
+use strait_base::dns_name::is_dns_label;
 use strait_kube_client::{NamespacedName, Raw};
 use strait_model::{Health, Locality, Namespace, WorkloadRef};
 
@@ -20,6 +21,9 @@ const MIRRORING_CONTROLLERS: [&str; 3] = [
     "endpointslice-dispatch-controller.karmada.io",
     "endpointslice.reflection.liqo.io",
 ];
+
+/// Size of the entry of a host name, without its text.
+const HOSTNAME: usize = size_of::<(u32, Arc<str>)>() + super::weight::NODE;
 
 impl Conditions {
     /// Returns whether the endpoint may receive traffic. Unknown means ready, serving and not
@@ -65,6 +69,8 @@ pub(super) struct Slice {
     /// Localities with only the zone.
     zones: Box<[Arc<Locality>]>,
     ipv6: Box<[Ipv6Addr]>,
+    /// The host names of members that name no pod, by the index of the row; usually none.
+    hostnames: Box<[(u32, Arc<str>)]>,
     /// The origin of a slice of an import, which is not part of the mesh.
     pub(super) origin: Option<Box<SliceOrigin>>,
 }
@@ -82,6 +88,8 @@ pub(super) struct SliceEndpoint<'a> {
     pub(super) node: Option<&'a Arc<Arc<str>>>,
     /// Its locality, with only the zone.
     pub(super) zone: Option<&'a Arc<Locality>>,
+    /// Its host name below the Service, if it names no pod.
+    pub(super) hostname: Option<&'a Arc<str>>,
 }
 
 impl Slice {
@@ -89,7 +97,8 @@ impl Slice {
     pub(super) fn members(&self) -> impl Iterator<Item = SliceEndpoint<'_>> {
         let ends = self.rows.iter().map(|row| index(row.tail));
         let tails = [0].into_iter().chain(ends);
-        self.rows.iter().zip(tails).map(|(row, begin)| SliceEndpoint {
+        let mut hostnames = self.hostnames.iter().peekable();
+        (0..).zip(&self.rows).zip(tails).map(move |((number, row), begin)| SliceEndpoint {
             address: self.address(row),
             conditions: Conditions::unpack(row.bits),
             pod: at(&self.sets, row.set).map(|(namespace, stem)| {
@@ -98,6 +107,7 @@ impl Slice {
             }),
             node: at(&self.nodes, row.node),
             zone: at(&self.zones, row.zone),
+            hostname: hostnames.next_if(|(of, _)| *of == number).map(|(_, name)| name),
         })
     }
 
@@ -115,7 +125,9 @@ impl Slice {
     /// Returns the number of endpoints, the number of ports, and the bytes of the names in it.
     pub(super) fn sizes(&self) -> (usize, usize, usize) {
         let tables = (self.nodes.len() + self.zones.len()) * size_of::<usize>();
-        let names = self.tails.len() + tables + self.ipv6.len() * size_of::<Ipv6Addr>();
+        let hostnames = self.hostnames.iter().map(|(_, name)| name.len() + HOSTNAME).sum::<usize>();
+        let ipv6 = self.ipv6.len() * size_of::<Ipv6Addr>();
+        let names = self.tails.len() + tables + ipv6 + hostnames;
         (self.rows.len(), self.ports.len(), names)
     }
 
@@ -208,7 +220,7 @@ impl ReadKind for Slice {
         let service =
             NamespacedName { namespace: Arc::clone(&key.namespace), name: scope.text(owner) };
         let (ports, invalid_port) = usable_ports(ports, scope);
-        let Rows { rows, sets, tails, nodes, zones, ipv6, invalid, .. } = endpoints;
+        let Rows { rows, sets, tails, nodes, zones, ipv6, hostnames, invalid, .. } = endpoints;
         let mut names = scope.names();
         let sets = sets.entries.iter().map(|(namespace, stem)| {
             let own = namespace.is_empty() || **namespace == *key.namespace.as_bytes();
@@ -236,10 +248,20 @@ impl ReadKind for Slice {
             nodes,
             zones,
             ipv6: ipv6.into(),
+            hostnames: usable_hostnames(hostnames, scope),
             origin,
         };
         IndexedObject { key, value: Some(value), invalid: invalid.or(invalid_port) }
     }
+}
+
+/// Returns the host names of a slice that are DNS labels, as API servers require.
+fn usable_hostnames(hostnames: Vec<(u32, Raw<'_>)>, scope: &Scope) -> Box<[(u32, Arc<str>)]> {
+    let names = hostnames.iter().filter_map(|(row, name)| {
+        let name = utf8(name).filter(|name| is_dns_label(name))?;
+        Some((*row, scope.text(name)))
+    });
+    names.collect()
 }
 
 /// Returns the ports of a slice by name and number, and the reason if some are invalid.

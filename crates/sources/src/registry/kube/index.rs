@@ -39,7 +39,7 @@ use strait_kube_client::{NamespacedName, WatchEvent};
 use strait_model::registry::{Contents, ServiceRecord};
 use strait_model::{
     ClusterFacts, Distribution, EndpointRef, Endpoints, Health, Locality, Namespace, Near,
-    PodState, Service, TlsMode, Workload, Workloads, repack,
+    PodState, Resolution, Service, TlsMode, Workload, Workloads, repack,
 };
 
 /// An endpoint before its pod is looked up.
@@ -368,6 +368,7 @@ impl KubeIndex {
             // For other endpoints, the node has no effect and would take more memory than all other
             // fields.
             node: node.filter(|_| node_counts).map(|node| &**node),
+            hostname: member.hostname.filter(|_| service.resolution == Resolution::Headless),
             telemetry: pod.and_then(|pod| pod.telemetry.as_ref()),
             labels: pod.map(|pod| &pod.labels).filter(|labels| !labels.is_empty()),
         }

@@ -369,6 +369,7 @@ fn a_slice(random: &mut dyn RngCore, name: &str) -> Value {
         maybe(&mut endpoint, "targetRef", target, random);
         maybe(&mut endpoint, "nodeName", json!(pick(random, &["node-1", "node-2"])), random);
         maybe(&mut endpoint, "zone", json!(pick(random, &["z1", "z2"])), random);
+        maybe(&mut endpoint, "hostname", json!(pick(random, &["cart-0", "a.b"])), random);
         endpoint
     });
     let endpoints: Vec<Value> = endpoints.collect();

@@ -17,12 +17,12 @@ pub(super) fn endpoint(bytes: &[u8]) -> Option<EndpointForm<&[u8]>> {
         Some(conditions) => conditions,
         None => conditions(rest.take(2).unwrap_or_default())?,
     };
-    let _hostname = rest.take(3);
+    let hostname = rest.take(3).unwrap_or_default();
     let target = target(rest.take(4).unwrap_or_default())?;
     let node = rest.take(6).unwrap_or_default();
     let zone = rest.take(7).unwrap_or_default();
     let _hints = rest.take(8);
-    rest.0.is_empty().then_some(EndpointForm { address, conditions, target, node, zone })
+    rest.0.is_empty().then_some(EndpointForm { address, conditions, target, hostname, node, zone })
 }
 
 /// Decodes conditions, some of them unknown.
@@ -103,6 +103,7 @@ mod tests {
         let target = TargetRef { kind: &b"Pod"[..], namespace: b"shop", name: b"web-7d8-abcde" };
         assert_eq!(endpoint.target, target);
         assert_eq!((endpoint.node, endpoint.zone), (&b"node-1"[..], &b"z1"[..]));
+        assert_eq!(endpoint.hostname, b"web-0");
         assert!(is_in_order(b"\x0a\x0810.0.0.1"));
         assert!(
             is_in_order(b"\x0a\x0810.0.0.1\x12\x02\x08\x00"),

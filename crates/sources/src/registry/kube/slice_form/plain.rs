@@ -120,7 +120,8 @@ impl<'a> JsonScanner<'a> {
                 seen_names.first(16)?;
                 endpoint.zone = plain.text()?;
             } else if plain.takes(b"\"hostname\":\"") {
-                plain.text()?;
+                seen_names.first(32)?;
+                endpoint.hostname = plain.text()?;
             } else if plain.takes(b"\"hints\":") {
                 plain.hints()?;
             } else {

@@ -46,6 +46,8 @@ pub(in crate::registry::kube) struct Rows<'a> {
     pub(in crate::registry::kube) nodes: SharedTable<Raw<'a>>,
     pub(in crate::registry::kube) zones: SharedTable<Raw<'a>>,
     pub(in crate::registry::kube) ipv6: Vec<Ipv6Addr>,
+    /// The host names of endpoints that name no pod, by the index of the row.
+    pub(in crate::registry::kube) hostnames: Vec<(u32, Raw<'a>)>,
     /// The number of endpoints, including those without a row.
     pub(in crate::registry::kube) count: usize,
     /// Why some of them are invalid.
@@ -108,6 +110,7 @@ pub(super) struct EndpointForm<T> {
     pub(super) conditions: Conditions,
     #[serde(rename = "targetRef", deserialize_with = "null_as_default")]
     pub(super) target: TargetRef<T>,
+    pub(super) hostname: T,
     #[serde(rename = "nodeName")]
     pub(super) node: T,
     pub(super) zone: T,
@@ -129,7 +132,7 @@ impl<'a> Rows<'a> {
         if self.count > ENDPOINTS_MAX {
             return;
         }
-        let EndpointForm { address: text, conditions, target, node, zone } = endpoint;
+        let EndpointForm { address: text, conditions, target, hostname, node, zone } = endpoint;
         let Some(text) = text else {
             self.invalid = Some("an endpoint has no address".into());
             return;
@@ -147,6 +150,9 @@ impl<'a> Rows<'a> {
             }
         };
         let set = self.set(target);
+        if set == 0 && !hostname.as_ref().is_empty() {
+            self.hostnames.push((place(self.rows.len()), hostname.into()));
+        }
         let node = self.nodes.intern(node);
         let zone = self.zones.intern(zone);
         let bits = conditions.pack() | family;
@@ -258,14 +264,13 @@ fn number<const DIGITS: usize>(text: &[u8; DIGITS]) -> Option<u32> {
 
 // Field numbers: k8s.io/api/discovery/v1/generated.proto; of a target, core/v1.
 
-// Field numbers: k8s.io/api/discovery/v1/generated.proto; of a target, core/v1.
-
 impl<'a> ProtobufMessage<'a> for EndpointForm<&'a [u8]> {
     #[inline]
     fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         match number {
             1 if self.address.is_none() => self.address = Some(value.bytes()?),
             2 => value.message(&mut self.conditions)?,
+            3 => self.hostname = value.bytes()?,
             4 => value.message(&mut self.target)?,
             6 => self.node = value.bytes()?,
             7 => self.zone = value.bytes()?,
