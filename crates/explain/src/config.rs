@@ -25,6 +25,7 @@ mod route_status;
 mod routes;
 mod rules;
 mod scopes;
+mod senders;
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};

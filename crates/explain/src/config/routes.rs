@@ -94,9 +94,12 @@ impl HostOwners<'_> {
 impl ConfigView<'_> {
     pub(super) fn virtual_service(&self, service: &VirtualService, object: &Value) -> Finding {
         if service.hosts.is_empty() {
-            return self.delegate(service, object);
+            let mut found = self.delegate(service, object);
+            found.reasons.extend(self.absent_senders(service));
+            return found;
         }
         let mut found = Finding::default();
+        found.reasons.extend(self.absent_senders(service));
         found.reasons.extend(self.withheld(&service.meta, &service.export_to));
         let gateways: Vec<_> = service.gateways.iter().filter(|name| ***name != *MESH).collect();
         let withheld = found.reasons.len();
