@@ -318,8 +318,11 @@ fn encode(object: &impl Serialize) -> Result<Bytes, ApiError> {
         .map_err(|error| ApiError::Misbehaving(format!("the object can't be sent: {error}")))
 }
 
+/// Returns the time in a header `Retry-After`. A number that is too large stands for the maximum.
 fn seconds(value: &HeaderValue) -> Option<Duration> {
-    value.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
+    let text = value.to_str().ok()?.trim();
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| Duration::from_secs(text.parse().unwrap_or(u64::MAX)))
 }
 
 /// Percent-encodes everything but unreserved characters, for a query.
@@ -348,6 +351,7 @@ mod tests {
     fn retry_after_is_read_as_seconds() {
         let parse = |text| seconds(&HeaderValue::from_static(text));
         assert_eq!(parse("7"), Some(Duration::from_secs(7)));
+        assert_eq!(parse("99999999999999999999"), Some(Duration::from_secs(u64::MAX)));
         assert_eq!(parse("Wed, 21 Oct 2026 07:28:00 GMT"), None);
     }
 }

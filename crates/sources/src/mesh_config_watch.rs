@@ -223,29 +223,29 @@ impl MeshWatcher {
 
     fn problems(&self) -> Vec<SourceProblem> {
         let unusable = |code,
-                        what: &str,
+                        (what, key): (&str, &str),
                         source: &ConfigTextSource,
-                        key,
-                        problem: &UnusableText| SourceProblem {
-            code,
-            text: format!(
-                "{what} from {} is not used: {problem}. The previous version stays active. Fix it; it is read again automatically.",
-                source.describe(key)
-            ),
+                        known,
+                        fact: &UnusableText| {
+            let active = match known {
+                true => "The previous version stays active",
+                false => "No previous version is known, so the defaults are active",
+            };
+            let source = source.describe(key);
+            let text = format!(
+                "{what} from {source} is not used: {fact}. {active}. Fix it; it is read again automatically."
+            );
+            SourceProblem { code, text }
         };
         let mut problems = Vec::new();
         if let Some(problem) = &self.config.problem {
-            problems.push(unusable(
-                "STR0110",
-                "mesh config",
-                &self.config_source,
-                MESH_KEY,
-                problem,
-            ));
+            let (known, source) = (self.config.text.is_some(), &self.config_source);
+            problems.push(unusable("STR0110", ("mesh config", MESH_KEY), source, known, problem));
         }
         let source = &self.networks_source;
         if let Some(problem) = &self.networks.problem {
-            problems.push(unusable("STR0410", "mesh networks", source, NETWORKS_KEY, problem));
+            let (known, what) = (self.networks.text.is_some(), ("mesh networks", NETWORKS_KEY));
+            problems.push(unusable("STR0410", what, source, known, problem));
         }
         problems.extend(self.networks.value.conflicts().iter().map(|fact| SourceProblem {
             code: "STR0411",

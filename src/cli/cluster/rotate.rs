@@ -78,7 +78,11 @@ pub(crate) async fn run(args: &RotateArgs) -> CommandResult {
         return super::invite::rotate(&args.change, &hub, id, secret, args.now).await;
     }
     if args.now {
-        return Err(CommandFailure::usage("--now is for members with a relay"));
+        let fact = match &named_cluster {
+            Some(id) => format!("{id} is not a member with a relay, and --now is only for these"),
+            None => "--now needs the ID of a member with a relay".to_owned(),
+        };
+        return Err(CommandFailure::usage(fact).next("see the members: strait cluster list"));
     }
     let mut targets = match &named_cluster {
         Some(id) => vec![named(args, &hub, &secrets, id)?],

@@ -371,7 +371,7 @@ fn state(facts: &MemberFacts<'_>, reasons: &mut Vec<String>) -> ClusterState {
     if let Some(left) = facts.leaving_in {
         let seconds = left.as_secs_f64().ceil();
         reasons.push(format!(
-            "its Secret was deleted or lost its member label or this key; withdrawn in {seconds} s"
+            "its Secret was deleted, lost its member label or this key, or is no longer selected by --members; withdrawn in {seconds} s"
         ));
         return ClusterState::Draining;
     }

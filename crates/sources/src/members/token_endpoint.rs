@@ -189,9 +189,11 @@ fn date(headers: &HeaderMap) -> Option<SystemTime> {
 /// Returns the pause in the header `Retry-After`, in seconds or as a date.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?;
-    let pause = match text.parse() {
-        Ok(seconds) => Duration::from_secs(seconds),
-        Err(_) => {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let pause = match is_number {
+        // A number that is too large stands for the maximum.
+        true => Duration::from_secs(text.parse().unwrap_or(u64::MAX)),
+        false => {
             let until: SystemTime = jiff::fmt::rfc2822::parse(text).ok()?.timestamp().into();
             let now = date(headers).unwrap_or_else(SystemTime::now);
             until.duration_since(now).unwrap_or_default()
@@ -306,6 +308,7 @@ mod tests {
         assert_eq!(pause("7"), Some(7));
         assert_eq!(pause("Sun, 29 Nov 2026 10:00:30 GMT"), Some(30));
         assert_eq!(pause("86400"), Some(600));
+        assert_eq!(pause("99999999999999999999"), Some(600));
         assert_eq!(pause("soon"), None);
     }
 

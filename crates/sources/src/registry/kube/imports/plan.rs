@@ -270,9 +270,16 @@ impl ImportPlanInputs<'_> {
         if plan.writes.len() == before {
             plan.settled.rows.insert(name.clone(), row);
         }
-        // The ports of an import that another client changed have no effect on its slices.
+        // The ports of an import that another client changed have no effect on its slices. If the
+        // exports change too, the import has no port of theirs.
+        let of_exports = |port| merged.service.ports.contains(port);
+        let is_foreign = !own.service.ports.iter().any(of_exports);
         let fields = match plan.writes[before..].last() {
-            Some((_, ImportWrite::Import { mode: WriteMode::Restore(_), .. })) => &merged.service,
+            Some((_, ImportWrite::Import { mode, .. }))
+                if is_foreign || matches!(mode, WriteMode::Restore(_)) =>
+            {
+                &merged.service
+            }
             _ => &own.service,
         };
         let state = self.with_slices(state, name, key, Some(service), fields, plan);

@@ -14,6 +14,7 @@ use super::slices::ENDPOINTS_MAX;
 use super::tests::{Importer, key, workload};
 use super::{ImportPlan, ImportWrite, SettledImports, WriteMode};
 use crate::registry::kube::import_objects::{derived_name, slice_prefix};
+use strait_kube_client::NamespacedName;
 use strait_model::{
     ClusterId, ExportedPort, ExportedService, Health, ImportMode, ImportedService, IpFamily,
     Labels, Locality, RankedExport, RawService, SetMember, SharedEndpoint, SharedEndpoints,
@@ -546,6 +547,22 @@ fn slices_do_not_depend_on_an_import_that_another_client_changes() {
     let [(_, ImportWrite::Import { mode: WriteMode::Restore(_), .. })] = &*plan.writes else {
         panic!("{:?}", plan.writes);
     };
+}
+
+#[test]
+fn slices_stay_if_the_exports_change_while_the_import_has_ports_of_another_client() {
+    let mut importer = full();
+    let world: ExportingClusters = [("a", exporter([1]))].into();
+    let mut shared = settle(&mut importer, &world);
+    let spec = &mut importer.imports.get_mut("cart").expect("it exists")["spec"];
+    spec["ports"] = json!([{ "name": "evil", "port": 9090, "protocol": "TCP" }]);
+    let service = shared.services.values_mut().next().expect("it is exported");
+    let merged = Arc::make_mut(service.merged.as_mut().expect("it is merged"));
+    let port = ExportedPort { name: "more".into(), number: 81, ..merged.service.ports[0].clone() };
+    merged.service.ports.push(port);
+    let writes = importer.plan(&shared).writes;
+    let is_deletion = |(_, write): &(NamespacedName, ImportWrite)| write.is_deletion();
+    assert!(!writes.is_empty() && !writes.iter().any(is_deletion), "{writes:?}");
 }
 
 #[test]
