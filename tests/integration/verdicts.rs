@@ -32,6 +32,9 @@ struct Row {
     check: Verdict,
     status: Verdict,
     explain: Option<Verdict>,
+    /// Parts of the timeline of either replica.
+    #[serde(default)]
+    events: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -126,6 +129,13 @@ impl World {
                 gateway["status"] = json!({});
                 self.west.apply(gateway);
             }
+            "gatewayNameUnknown" => {
+                let mut gateway =
+                    objects::gateway_service(SYSTEM, "prod-west", "172.20.0.1", "198.18.0.2");
+                let ingress = json!([{ "hostname": "gateway.invalid" }]);
+                gateway["status"]["loadBalancer"]["ingress"] = ingress;
+                self.west.apply(gateway);
+            }
             "gatewayDeleted" => {
                 self.west.api.store().delete("Service", SYSTEM, GATEWAY).expect("it is there");
             }
@@ -133,6 +143,15 @@ impl World {
             "kindFailsAtStart" => {
                 let resource = "endpointslices".to_owned();
                 self.west.api.fault(Fault::KindFails { resource, body: None });
+                self.stop().await;
+                std::fs::remove_dir_all(self.setup.path("state")).expect("removed");
+                let unused = std::mem::replace(&mut self.server, self.setup.start().await);
+                unused.shut_down().await;
+            }
+            "configSourceAwayAtStart" => {
+                let sources =
+                    "configSources: [{address: 'xds://127.0.0.1:1'}, {address: 'k8s://'}]";
+                self.setup.put("mesh", &mesh_config("mesh", sources));
                 self.stop().await;
                 std::fs::remove_dir_all(self.setup.path("state")).expect("removed");
                 let unused = std::mem::replace(&mut self.server, self.setup.start().await);
@@ -465,6 +484,14 @@ impl World {
         wait_until(SOON, async || {
             let lacking = self.codes_without_metric(queried).await;
             holds(lacking.is_empty(), (outage, "strait_problems lacks", lacking))
+        })
+        .await;
+        wait_until(SOON, async || {
+            let mut events = queried.admin.text("/debug/events").await.1;
+            events += &self.server.admin.text("/debug/events").await.1;
+            let lacking: Vec<_> =
+                row.events.iter().filter(|part| !events.contains(&***part)).collect();
+            holds(lacking.is_empty(), (outage, "the timeline lacks", &lacking))
         })
         .await;
         let Some(expected) = &row.explain else { return };
