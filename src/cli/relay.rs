@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -149,6 +149,9 @@ fn settings(args: RelayArgs) -> Result<RelaySettings, CommandFailure> {
         (None, Some((namespace, name))) => CertificateStore::Secret { namespace, name },
         (None, None) => CertificateStore::Memory,
     };
+    if let CertificateStore::Folder(folder) = &store {
+        check_state_dir(folder)?;
+    }
     let credential = match (args.invitation_file, args.token_file) {
         (Some(file), _) => EnrolCredential::Invitation(file),
         (None, Some(file)) => EnrolCredential::Token(file),
@@ -184,6 +187,24 @@ fn settings(args: RelayArgs) -> Result<RelaySettings, CommandFailure> {
             own_traffic: args.own_traffic,
             own_secret,
         },
+    })
+}
+
+/// Checks that files can be created in a state directory without a certificate: an invitation is
+/// valid once, and must not be used for a certificate that is lost.
+fn check_state_dir(folder: &Path) -> Result<(), CommandFailure> {
+    if std::fs::read_dir(folder).is_ok_and(|mut files| files.next().is_some()) {
+        return Ok(());
+    }
+    let probe = folder.join(".writable");
+    let written = std::fs::create_dir_all(folder)
+        .and_then(|()| std::fs::write(&probe, ""))
+        .and_then(|()| std::fs::remove_file(&probe));
+    written.map_err(|error| {
+        let text = format!("--state-dir {}: it is not writable: {error}", folder.display());
+        CommandFailure::failed(text).next(
+            "set a directory in which the relay may create files; the invitation is still valid",
+        )
     })
 }
 
@@ -284,5 +305,14 @@ mod tests {
         for text in ["strait-relay", "a/b/c", "/a", "a/", "A/b", "a/../b"] {
             parse_secret(text).expect_err(text);
         }
+    }
+
+    #[test]
+    fn state_directory_must_be_writable_before_the_invitation_is_used() {
+        let unwritable = Path::new("/proc/strait-relay");
+        let failure = check_state_dir(unwritable).expect_err("not writable");
+        assert!(failure.message().contains("--state-dir /proc/strait-relay"), "{failure:?}");
+        let folder = tempfile::tempdir().expect("a directory");
+        check_state_dir(&folder.path().join("state")).expect("it is created");
     }
 }

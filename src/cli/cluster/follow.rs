@@ -295,6 +295,11 @@ fn step(rows: &[Sent<Cluster>], id: &str, goal: &Goal) -> FollowStep {
     let reason = row.reason.as_deref().unwrap_or_default();
     match goal {
         Goal::Removed => FollowStep::Pending(state, None),
+        // The config cluster has no Secret, and its ID belongs to it.
+        Goal::Synced if row.secret.is_none() => FollowStep::Failed(format!(
+            "{}: {id} is the ID of the config cluster, so the Secret is not used: delete it, and choose another ID",
+            codes::ID_OF_CONFIG_CLUSTER.id
+        )),
         Goal::Synced => synced(row),
         Goal::Renewed(expires) => {
             let used = row.credential.as_ref().and_then(|used| used.expires.as_deref());
@@ -471,10 +476,16 @@ mod tests {
             (json!({ "state": "draining" }), Goal::Removed, pending("draining", None)),
         ] {
             let mut row = row;
-            row["id"] = json!("east");
+            (row["id"], row["secret"]) = (json!("east"), json!("strait-system/east"));
             let row = Sent::of(row).expect("a cluster");
             assert_eq!(step(std::slice::from_ref(&row), "east", &goal), expected, "{row:?}");
         }
+        let config_cluster = Sent::of(json!({ "id": "hub", "state": "live" })).expect("a cluster");
+        let failed = step(&[config_cluster], "hub", &Goal::Synced);
+        assert!(
+            matches!(&failed, FollowStep::Failed(why) if why.contains("STR0216")),
+            "{failed:?}"
+        );
         assert_eq!(step(&[], "east", &Goal::Removed), FollowStep::Done);
         assert_eq!(step(&[], "east", &Goal::Synced), pending("not visible yet", None));
     }
