@@ -641,5 +641,8 @@ async fn rotation_at_once_is_for_members_with_a_relay() {
     let served = Served::start("", &[]).await;
     served.join().await;
     let (code, text) = served.strait(&["cluster", "rotate", "prod-eu", "--now", "--yes"]).await;
-    assert!(code == 64 && text.contains("--now is for members with a relay"), "{code}: {text}");
+    let is_named = text.contains("prod-eu is not a member with a relay");
+    assert!(code == 64 && is_named, "{code}: {text}");
+    let (code, text) = served.strait(&["cluster", "rotate", "nope", "--now", "--yes"]).await;
+    assert!(code == 64 && text.contains("strait cluster list"), "{code}: {text}");
 }

@@ -17,7 +17,7 @@ use clap::Args;
 use clap::builder::FalseyValueParser;
 
 pub use self::access::{AccessFlags, PolicyErrorsFlag};
-pub use self::admin::{AdminFlags, ReplicaFlags, ValidationFlag, WebhookFlags};
+pub use self::admin::{AdminFlags, ReplicaFlags, ValidationFlag, WebhookServerFlags};
 pub use self::clusters::{ClusterFlags, DnsFlags, McsFlags, NetworkFlags};
 pub use self::identity::{AuthorityFlags, NoAuthority, ServingFlags, TokenFlags};
 pub use self::injection::InjectFlags;
@@ -77,7 +77,7 @@ pub struct ServeArgs {
 
     /// The webhooks of API servers
     #[command(flatten)]
-    pub webhooks: WebhookFlags,
+    pub webhooks: WebhookServerFlags,
 
     /// Settings of injected sidecars
     #[command(flatten)]

@@ -29,7 +29,7 @@ use strait_server::Bound;
 use strait_server::config::{
     AccessFlags, AdminFlags, AuthorityFlags, ClusterFlags, DnsFlags, LogFlags, McsFlags,
     NetworkFlags, PrometheusFlags, ReplicaFlags, ServeArgs, ServingFlags, SourceFlags, StateFlags,
-    TokenFlags, WebhookFlags,
+    TokenFlags, WebhookServerFlags,
 };
 use strait_sim::{Options, SimCluster};
 use strait_xds::resource::ResourceType;
@@ -380,7 +380,7 @@ fn serve_args(folder: &Path, address: IpAddr) -> ServeArgs {
             admin_reader_token_file: None,
         },
         replicas: ReplicaFlags { peers: Vec::new(), replica_name: None },
-        webhooks: WebhookFlags { inject_address: None, validation: Default::default() },
+        webhooks: WebhookServerFlags { inject_address: None, validation: Default::default() },
         inject: Default::default(),
         prometheus: PrometheusFlags::default(),
         serving: ServingFlags {

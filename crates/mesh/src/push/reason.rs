@@ -1,6 +1,7 @@
 //! The reasons for withholding an endpoint, and the step of the decision at which each applies.
 
-use strait_model::Health;
+use crate::network::{Networks, PendingCause};
+use strait_model::{Health, NetworkId};
 
 /// The steps that can withhold an endpoint, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -113,6 +114,18 @@ pub enum WithheldReason {
 }
 
 impl WithheldReason {
+    /// Returns the reason for endpoints of a network none of whose gateways can be dialled.
+    pub(super) fn of_pending_gateways(networks: &Networks, network: &NetworkId) -> Self {
+        let is_by = |cause| networks.pending_by(network, cause).next().is_some();
+        if is_by(PendingCause::Unserved) {
+            Self::GatewayUnserved
+        } else if is_by(PendingCause::Unresolved) {
+            Self::GatewayUnresolved
+        } else {
+            Self::GatewayPending
+        }
+    }
+
     /// Returns whether the reason is that the endpoint is in another network than the proxy.
     pub fn concerns_networks(self) -> bool {
         match self {

@@ -21,7 +21,7 @@ pub use super::view_key::{Role, ViewDependencies, ViewKey, is_by_node};
 use super::weights::{fit, weigh};
 use super::{locality_priority, locality_rule};
 use crate::aggregate::{Bar, MergedService, ShardEndpoints};
-use crate::network::{PendingCause, ResolvedGateway};
+use crate::network::ResolvedGateway;
 use strait_model::policy::Rank;
 use strait_model::registry::ShardKey;
 use strait_model::{
@@ -278,7 +278,6 @@ impl<'a, 'v> Reach<'a, 'v> {
         if has_no_gateway && context.settings.allow_direct_cross_network {
             return;
         }
-        let is_pending_by = |cause| context.networks.pending_by(network, cause).next().is_some();
         self.gateways = reachable_gateways(context, view, network, cluster);
         self.needs_mtls = Some(WithheldReason::PlainText);
         self.path = if !public {
@@ -286,12 +285,8 @@ impl<'a, 'v> Reach<'a, 'v> {
             Err(WithheldReason::NotCarried)
         } else if headless {
             Err(WithheldReason::HeadlessElsewhere)
-        } else if pending && is_pending_by(PendingCause::Unserved) {
-            Err(WithheldReason::GatewayUnserved)
-        } else if pending && is_pending_by(PendingCause::Unresolved) {
-            Err(WithheldReason::GatewayUnresolved)
         } else if pending {
-            Err(WithheldReason::GatewayPending)
+            Err(WithheldReason::of_pending_gateways(&context.networks, network))
         } else if has_no_gateway {
             Err(WithheldReason::NoGateway)
         } else if self.gateways.is_empty() {

@@ -43,7 +43,7 @@ pub struct ReplicaFlags {
 
 /// The webhooks of API servers.
 #[derive(Debug, Clone, Args)]
-pub struct WebhookFlags {
+pub struct WebhookServerFlags {
     /// Address of the webhooks, over TLS: injection at /inject, validation at /validate [default: disabled]
     #[arg(long, env = "STRAIT_INJECT_ADDRESS", value_name = "A")]
     pub inject_address: Option<ListenAddress>,
