@@ -112,5 +112,5 @@ connect to pods that no longer exist. Proxies are unaffected.";
         "Change what the message names, for example the ResourceQuota of the namespace or the admission policy.", "\
 An admission plug-in, a policy or a webhook of the cluster refuses the ServiceImport, its derived Service or
 an EndpointSlice, or the object is not valid there. The message is that of the API server. Other imports are
-not affected. Strait tries again after 5 s, and then in growing intervals of up to 10 minutes.";
+not affected. Strait tries again after 5 s, and then in growing intervals of up to 320 s.";
 }

@@ -36,7 +36,7 @@ const REST: Duration = Duration::from_secs(600);
 /// How long the same object is neither created nor restored again.
 const REST_OF_CREATION: Duration = Duration::from_secs(5);
 /// Number of refusals of a creation after which the pause no longer doubles.
-const REFUSALS_DOUBLED: u32 = 7;
+const REFUSALS_DOUBLED: u32 = 6;
 /// The pause between two writes of imports: at most 20 per second and cluster.
 const IMPORT_PACE: Duration = Duration::from_millis(50);
 /// The minimum interval between two writes of one EndpointSlice. Changes in between are written
@@ -230,7 +230,7 @@ impl DesiredObject {
         match self.mode() {
             Some(WriteMode::Create) if refused => {
                 let doublings = repetitions.saturating_sub(1).min(REFUSALS_DOUBLED);
-                (REST_OF_CREATION * (1 << doublings)).min(REST)
+                REST_OF_CREATION * (1 << doublings)
             }
             Some(WriteMode::Create) => REST_OF_CREATION,
             Some(WriteMode::Restore(_)) if repetitions < RESTORATIONS_MAX => REST_OF_CREATION,

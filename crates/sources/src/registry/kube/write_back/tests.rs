@@ -140,8 +140,8 @@ fn refusal_of_an_admission_plugin_concerns_one_object() {
     ] {
         let mut memory = WriteBackState::default();
         let refusal = Err(ApiError::from_status(403, message, None));
-        // The pause doubles up to ten minutes.
-        for pause in [5, 10, 20, 40, 80, 160, 320, 600, 600] {
+        // The pause doubles up to 320 s.
+        for pause in [5, 10, 20, 40, 80, 160, 320, 320, 320] {
             memory.report(&service("cart"), &refusal);
             assert!(!memory.note(service("cart"), &refusal, now), "{message}");
             assert!(memory.may_try(&service("loan"), now), "{message}");
