@@ -9,13 +9,14 @@ use strait_base::codes;
 const CATEGORY: &str = "services";
 
 /// The codes of imports that Strait cannot write although it should.
-const NOT_WRITTEN: [&codes::Code; 6] = [
+const NOT_WRITTEN: [&codes::Code; 7] = [
     &codes::IMPORT_RIGHT_MISSING,
     &codes::IMPORT_RELAYED,
     &codes::IMPORT_VERSION_MISSING,
     &codes::IMPORTS_CONTESTED,
     &codes::IMPORT_CONFLICT,
     &codes::IMPORT_CHANGED,
+    &codes::IMPORT_REFUSED,
 ];
 
 /// The services of a cluster whose imports have one code.
@@ -28,14 +29,14 @@ struct ImportGroup<'a> {
 }
 
 /// Returns a finding for each cluster and code, with the number of services. It is a problem if the
-/// imports cannot be written. Each import has the host of its service.
+/// imports cannot be written. `imports` contains each import with the host name of the service.
 pub fn of_imports<'a>(
     imports: impl Iterator<Item = (&'a str, &'a ServiceImport)>,
 ) -> Vec<MeshFinding> {
     let mut groups: BTreeMap<(&str, &str), ImportGroup<'_>> = BTreeMap::new();
     for (host, import) in imports {
         let Some(code) = import.code.as_deref() else { continue };
-        // A service has a name of the cluster and one of the cluster set, with the same imports.
+        // The same imports are listed under the host name in the cluster and under that in the set.
         let name = host.split_once(".svc.").map_or(host, |(name, _)| name);
         let reason = import.reason.as_deref().unwrap_or_default();
         let first = ImportGroup { names: BTreeSet::new(), host, reason };
@@ -75,6 +76,7 @@ mod tests {
             ("c.shop.svc.cluster.local", import("west", Some("STR0441"))),
             ("c.shop.svc.clusterset.local", import("west", Some("STR0441"))),
             ("d.shop", import("north", Some("STR0354"))),
+            ("e.shop", import("south", Some("STR0453"))),
         ];
         let found = of_imports(imports.iter().map(|(host, import)| (*host, import)));
         let facts: Vec<_> = found
@@ -88,6 +90,7 @@ mod tests {
             [
                 "problem cluster/east imports of 2 services, such as a.shop: why",
                 "problem cluster/north import of d.shop: why",
+                "problem cluster/south import of e.shop: why",
                 "note cluster/west import of c.shop.svc.cluster.local: why",
             ]
         );
