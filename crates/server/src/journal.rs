@@ -46,8 +46,16 @@ pub(super) struct JournalInputs {
 
 /// Enters changes until the process drains, because streams that end during a shutdown are not lost.
 pub(super) async fn run(inputs: JournalInputs, drain: CancellationToken) {
-    let JournalInputs { timeline, context, mut statuses, mut identity, mut problems, .. } = inputs;
-    let JournalInputs { source_statuses, connections, replica, .. } = inputs;
+    let JournalInputs {
+        timeline,
+        context,
+        mut statuses,
+        mut identity,
+        mut problems,
+        source_statuses,
+        connections,
+        replica,
+    } = inputs;
     let enter = |(cause, effect): (Cause, String)| {
         let version = context.borrow().as_ref().map_or(0, |context| context.version);
         let delivery = Arc::new(Delivery::new(Instant::now()));
