@@ -75,7 +75,7 @@ struct Rig {
     /// immediately.
     world: Option<World>,
     tried: bool,
-    /// The number of meshes in which a scenario has failed.
+    /// The number of failed attempts.
     failures: usize,
     host: Host,
 }
@@ -105,13 +105,13 @@ impl Rig {
         let verdict = if outcome.is_ok() { "ok" } else { "FAILED" };
         println!("test {name} ... {verdict} ({:.1} s)", started.elapsed().as_secs_f32());
         outcome.map_err(|panic| {
-            // The world of a failed scenario is not reused: the next scenario that needs one
-            // creates a new world.
+            // The world and the files of a failed scenario are not reused: the next scenario that
+            // needs a world creates a new one.
             if self.world.take().is_some() {
-                self.failures += 1;
-                self.host.set_aside(&format!("before-failure-{}-ended", self.failures));
                 self.tried = false;
             }
+            self.failures += 1;
+            self.host.set_aside(&format!("before-failure-{}-ended", self.failures));
             panic_text(panic.as_ref())
         })
     }
