@@ -143,7 +143,7 @@ async fn roots_of_another_writer_stay_and_own_roots_are_replaced() {
 }
 
 #[tokio::test]
-async fn missing_right_is_shown_and_affects_nothing_else() {
+async fn missing_right_is_shown_and_roots_are_written_soon_after_it_is_granted() {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     east.apply(namespace("shop"));
     east.api.fault(Fault::Forbidden { resource: "configmaps".to_owned() });
@@ -153,6 +153,8 @@ async fn missing_right_is_shown_and_affects_nothing_else() {
     let shown = server.cluster_until("east", |row| row["roots"]["denied"].is_string()).await;
     assert_eq!(shown["state"], "live");
     assert!(shown["reason"].is_null(), "{shown}");
+    east.api.heal();
+    until(&east.api, "shop", USUAL, &setup.authority().roots().to_pem()).await;
     server.shut_down().await;
 }
 

@@ -28,7 +28,7 @@ pub(super) use self::state::Writable;
 use self::state::{ClassifiedMap, MapEvent, NamespaceName, RootsState, TrustBundleState};
 use strait_base::latest::publish_change;
 use strait_kube_client::{
-    ApiClient, ApiError, Form, Identity, ListSelection, Meta, NamespacedName, ObjectKind,
+    ApiClient, ApiError, Backoff, Form, Identity, ListSelection, Meta, NamespacedName, ObjectKind,
     ReadLimits, null_as_default,
 };
 use strait_model::{RootBundle, WriterRole};
@@ -39,8 +39,12 @@ const WRITES_MAX: usize = 16;
 static WRITES: Semaphore = Semaphore::const_new(WRITES_MAX);
 /// The minimum interval between two checks for pending writes.
 const PACE: Duration = Duration::from_millis(500);
-/// The pauses after a transient error, and after a denied write.
+/// The pause after a transient error.
 const PAUSE: Duration = Duration::from_secs(5);
+/// The pauses after denied writes. Rights that are granted together with the cluster become
+/// effective within seconds.
+const AFTER_DENIAL: Backoff = Backoff::new(PAUSE, REST);
+/// How often the state is checked without an event.
 const REST: Duration = Duration::from_secs(60);
 /// Capacity of a reader's event channel. A full channel makes the reader wait, and with it the
 /// server.
@@ -90,6 +94,7 @@ pub(super) async fn run(
                         namespaces: namespaces.clone(),
                         status: &status,
                         state: RootsState::default(),
+                        after_denial: AFTER_DENIAL,
                         trust_bundle,
                     };
                     let (role, namespaces) = (role.clone(), namespaces.clone());
@@ -122,6 +127,7 @@ struct Publisher<'a> {
     namespaces: watch::Receiver<Writable>,
     status: &'a watch::Sender<Option<RootsStatus>>,
     state: RootsState,
+    after_denial: Backoff,
     trust_bundle: watch::Receiver<Option<TrustBundleState>>,
 }
 
@@ -229,6 +235,7 @@ impl Publisher<'_> {
                 Ok(RootsContent::Lacking) if role == WriterRole::Creates => {}
                 Ok(content) => {
                     written += usize::from(content == RootsContent::Ours);
+                    self.after_denial = AFTER_DENIAL;
                     self.state.written(&namespace, map, content);
                 }
                 // The namespace is being deleted, or no longer exists.
@@ -237,7 +244,7 @@ impl Publisher<'_> {
                 Err(ApiError::Forbidden(fact) | ApiError::Unauthorized(fact)) => {
                     debug!(%namespace, fact, "no permission to write roots");
                     self.state.denied(fact);
-                    return REST;
+                    return self.after_denial.pause(rand::random());
                 }
                 Err(ApiError::Rejected(fact)) => {
                     debug!(%namespace, name = map.name(), %fact, "the API server rejected the roots");

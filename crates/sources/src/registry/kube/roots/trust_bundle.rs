@@ -16,7 +16,7 @@ use tracing::{debug, info};
 use super::state::{TrustBundleState, Writable};
 use crate::registry::kube::import_objects::{MANAGED_BY, SET, US};
 use strait_base::latest::publish_change;
-use strait_kube_client::{ApiClient, ApiError, Patch};
+use strait_kube_client::{ApiClient, ApiError, Backoff, Patch};
 use strait_model::{RootBundle, WriterRole};
 
 /// The name of the object. The API server requires that it begins with the name of the signer.
@@ -29,10 +29,11 @@ const VERSIONS: &[&str] = &["v1", "v1beta1"];
 const PLURAL: &str = "clustertrustbundles";
 /// How often a written object is read again, so that a deleted or changed one is restored.
 const RECHECK: Duration = Duration::from_secs(300);
-/// How often a server without the kind, or without the permission, is asked again.
+/// How often a server without the kind is asked again.
 const ABSENT: Duration = Duration::from_secs(600);
-/// The pause after a transient error.
-const PAUSE: Duration = Duration::from_secs(10);
+/// The pauses after another failure. Rights that are granted together with the cluster become
+/// effective within seconds.
+const AGAIN: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(600));
 
 /// Keeps the object up to date. Sets `state` to `None` while it is unknown, or if the API server
 /// does not have the kind.
@@ -48,6 +49,7 @@ pub(super) async fn run(
     if namespaces.wait_for(Option::is_some).await.is_err() {
         return std::future::pending().await;
     }
+    let mut again = AGAIN;
     loop {
         let now = *role.borrow_and_update();
         let pause = match now {
@@ -55,8 +57,15 @@ pub(super) async fn run(
             WriterRole::Creates | WriterRole::Writes => {
                 // Boxed, so that its memory is released after the write.
                 let result = Box::pin(write(client, bundle, clusterset, now)).await;
-                let (found, pause) = judged(result);
-                publish_change(&state, found);
+                let pause = match &result {
+                    Ok(_) => {
+                        again = AGAIN;
+                        RECHECK
+                    }
+                    Err(ApiError::NotFound(_)) => ABSENT,
+                    Err(_) => again.pause(rand::random()),
+                };
+                publish_change(&state, state_after(result));
                 pause
             }
         };
@@ -67,24 +76,22 @@ pub(super) async fn run(
     }
 }
 
-/// Returns the state and the pause after an attempt.
-fn judged(
-    result: Result<Option<TrustBundleState>, ApiError>,
-) -> (Option<TrustBundleState>, Duration) {
+/// Returns the state after an attempt.
+fn state_after(result: Result<Option<TrustBundleState>, ApiError>) -> Option<TrustBundleState> {
     match result {
-        Ok(state) => (state, RECHECK),
-        Err(ApiError::NotFound(_)) => (None, ABSENT),
+        Ok(state) => state,
+        Err(ApiError::NotFound(_)) => None,
         Err(ApiError::Forbidden(fact) | ApiError::Unauthorized(fact)) => {
             debug!(fact, "no permission to write the ClusterTrustBundle");
-            (Some(TrustBundleState::Denied), ABSENT)
+            Some(TrustBundleState::Denied)
         }
         Err(ApiError::Rejected(fact)) => {
             debug!(%fact, "the API server rejected the ClusterTrustBundle");
-            (Some(TrustBundleState::Rejected), ABSENT)
+            Some(TrustBundleState::Rejected)
         }
         Err(error) => {
             debug!(%error, "cannot write the ClusterTrustBundle; it will be retried");
-            (None, PAUSE)
+            None
         }
     }
 }
