@@ -130,6 +130,8 @@ struct Answer {
     status: u16,
     seconds: f64,
     location: String,
+    /// Why there is no response.
+    error: String,
     body: Value,
 }
 
@@ -255,10 +257,11 @@ impl World {
         }
         let statuses: BTreeSet<u16> = answers.iter().map(|answer| answer.status).collect();
         if answers.len() != request.times || statuses != request.statuses {
+            let other = answers.iter().find(|one| !request.statuses.contains(&one.status));
+            let count = answers.len();
             return Err(format!(
-                "{} answers with {statuses:?}: {:?}",
-                answers.len(),
-                answers.first()
+                "{count} answers with {statuses:?}: {:?}",
+                other.or(answers.first())
             ));
         }
         let versions = answers.iter().filter_map(|answer| answer.body["pod"].as_str()).map(version);
@@ -360,7 +363,7 @@ fn curl(asker: &Asker<'_>, request: &ExampleRequest, outside: &Outside) -> Vec<A
     } else {
         command.args(["-H", "Host: echo"]);
     }
-    command.args(["-w", "\n%{http_code} %{time_total} %{redirect_url}\n"]);
+    command.args(["-w", "\n%{http_code}\t%{time_total}\t%{redirect_url}\t%{errormsg}\n"]);
     if request.at_once > 1 {
         let many = request.at_once.to_string();
         command.args(["--parallel", "--parallel-immediate", "--parallel-max", &many]);
@@ -376,7 +379,7 @@ fn curl(asker: &Asker<'_>, request: &ExampleRequest, outside: &Outside) -> Vec<A
     let mut body = Value::Null;
     let mut answers = Vec::new();
     for line in text.lines().filter(|line| !line.is_empty()) {
-        let mut fields = line.splitn(3, ' ');
+        let mut fields = line.splitn(4, '\t');
         let status = fields.next().and_then(|word| word.parse().ok());
         let seconds = fields.next().and_then(|word| word.parse().ok());
         if let (Some(status), Some(seconds)) = (status, seconds) {
@@ -385,7 +388,9 @@ fn curl(asker: &Asker<'_>, request: &ExampleRequest, outside: &Outside) -> Vec<A
             if let Some(path) = body["path"].as_str().map(uncounted) {
                 body["path"] = path.into();
             }
-            answers.push(Answer { status, seconds, location, body: std::mem::take(&mut body) });
+            let error = fields.next().unwrap_or_default().to_owned();
+            let body = std::mem::take(&mut body);
+            answers.push(Answer { status, seconds, location, error, body });
         } else {
             body = serde_json::from_str(line).unwrap_or_default();
         }
