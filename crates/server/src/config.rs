@@ -87,7 +87,7 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub prometheus: PrometheusFlags,
 
-    /// Certificates of the server and of its clients
+    /// The serving certificate, and the roots of client certificates
     #[command(flatten)]
     pub serving: ServingFlags,
 

@@ -109,7 +109,7 @@ connect to pods that no longer exist. Proxies are unaffected.";
 
     /// 4xx for an object of an import, other than a conflict or a missing right.
     IMPORT_REFUSED = "STR0453", "the API server refuses an object of an import",
-        "Change what the message names, for example the ResourceQuota of the namespace or the admission policy.", "\
+        "The message names what refuses the object: raise this ResourceQuota, or change this policy or webhook.", "\
 An admission plug-in, a policy or a webhook of the cluster refuses the ServiceImport, its derived Service or
 an EndpointSlice, or the object is not valid there. The message is that of the API server. Other imports are
 not affected. Strait tries again after 5 s, and then in growing intervals of up to 320 s.";

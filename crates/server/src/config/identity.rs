@@ -11,7 +11,7 @@ use strait_base::duration::{HumanDuration, parse_duration};
 use strait_identity::authority::LIFETIME_MAX;
 use strait_model::ClusterId;
 
-/// Certificates of the server and of its clients.
+/// The serving certificate, and the roots of client certificates.
 #[derive(Debug, Clone, Args)]
 pub struct ServingFlags {
     /// Serving certificate chain, PEM [default: issued by the CA]
