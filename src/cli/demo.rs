@@ -51,26 +51,33 @@ pub(super) async fn run(args: &DemoArgs) -> CommandResult {
     if let Some(part) = &args.part {
         return traffic::part(part).await;
     }
-    let mesh = tokio::select! {
-        mesh = demo(args) => mesh?,
-        () = signalled() => return Ok(Exit::Interrupted),
+    let mut interrupted = std::pin::pin!(signalled());
+    let began = Instant::now();
+    let world = World::new(args.clusters);
+    let mut mesh = tokio::select! {
+        mesh = DemoMesh::start(world, Ipv4Addr::LOCALHOST.into()) => mesh?,
+        () = &mut interrupted => return Ok(Exit::Interrupted),
         () = unread() => return Ok(Exit::Unread),
     };
-    if !args.once {
+    let shown = tokio::select! {
+        shown = show_all(&mut mesh, began) => shown.map(|()| Exit::Fine),
+        () = &mut interrupted => Ok(Exit::Interrupted),
+        () = unread() => Ok(Exit::Unread),
+    };
+    if !args.once && matches!(shown, Ok(Exit::Fine)) {
         print(&invitation(&mesh))?;
-        signalled().await;
+        interrupted.await;
     }
+    // Always, because tasks that still run would write files while the folder is removed.
     mesh.shut_down().await;
-    Ok(Exit::Fine)
+    shown
 }
 
-async fn demo(args: &DemoArgs) -> Result<DemoMesh, CommandFailure> {
+async fn show_all(mesh: &mut DemoMesh, began: Instant) -> Result<(), CommandFailure> {
     let look = OutputStyle::of_stdout();
-    let began = Instant::now();
-    let mut mesh = DemoMesh::start(World::new(args.clusters), Ipv4Addr::LOCALHOST.into()).await?;
     mesh.connect_proxies().await?;
-    introduce(&mesh, &look)?;
-    let steps = story(&mut mesh, &look).await?;
+    introduce(mesh, &look)?;
+    let steps = story(mesh, &look).await?;
     heading(steps + 1, "Real requests through real Envoys")?;
     let real = match traffic::run(mesh.folder()).await? {
         Ran::Passed => "; real requests reached both networks",
@@ -84,8 +91,7 @@ async fn demo(args: &DemoArgs) -> Result<DemoMesh, CommandFailure> {
         look.sign(true).paint(&look),
         mesh.proxies.len(),
         began.elapsed().as_secs_f64(),
-    ))?;
-    Ok(mesh)
+    ))
 }
 
 fn introduce(mesh: &DemoMesh, look: &OutputStyle) -> Result<(), CommandFailure> {
