@@ -1,7 +1,8 @@
 //! Index of all service entries, which merges the ports, addresses and endpoints of each host.
 //!
-//! Entries are merged by age, then by name, so that all replicas have the same result. A host
-//! belongs to the namespace of the first entry. Entries of other namespaces cannot extend it.
+//! Entries are merged by age, then by name, so that all replicas have the same result. For the name
+//! of a Kubernetes Service, entries of the namespace in the name come first. A host belongs to the
+//! namespace of the first entry. Entries of other namespaces cannot extend it.
 //! Otherwise any user who may write one object could capture part of another namespace's traffic.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,8 +51,9 @@ impl EntryKind {
     }
 }
 
-/// Sort key of the entries of a host: creation time and name.
-type EntryRank = (i64, WorkloadKey);
+/// Sort key of the entries of a host: whether the host is a name of another namespace, creation
+/// time, and name.
+type EntryRank = (bool, i64, WorkloadKey);
 
 /// Index of the service entries. Pure.
 ///
@@ -266,10 +268,9 @@ impl EntryIndex {
     ) {
         let before = self.services.remove(&name);
         if let Some(entry) = before.as_ref().and_then(LastReadEntry::good) {
-            let place = (entry.created, name.clone());
             for host in &entry.hosts {
                 if let Some(entries) = self.naming.get_mut(host) {
-                    entries.remove(&place);
+                    entries.remove(&rank(host, entry, &name));
                     if entries.is_empty() {
                         self.naming.remove(host);
                     }
@@ -290,9 +291,9 @@ impl EntryIndex {
                 LastReadEntry::read(&key, object, (before, remembered), &self.budget, read);
             problems.extend(last_read.problems(EntryKind::Service.as_str(), &name));
             if let Some(entry) = last_read.good() {
-                let place = (entry.created, name.clone());
                 for (at, host) in entry.hosts.iter().enumerate() {
-                    self.naming.entry(host.clone()).or_default().insert(place.clone(), at);
+                    let rank = rank(host, entry, &name);
+                    self.naming.entry(host.clone()).or_default().insert(rank, at);
                 }
                 if entry.selector.is_some() {
                     let namespace = name.namespace.clone();
@@ -480,7 +481,7 @@ impl EntryIndex {
     /// Merges the entries of a host, each with the index of the host in the entry.
     fn join_host(&self, host: &Hostname, entries: &BTreeMap<EntryRank, usize>) -> Joined {
         let readable_entry =
-            |((_, name), at): (&EntryRank, &usize)| Some((self.services.get(name)?.good()?, *at));
+            |((.., name), at): (&EntryRank, &usize)| Some((self.services.get(name)?.good()?, *at));
         let entries: Vec<(&ServiceEntry, usize)> =
             entries.iter().filter_map(readable_entry).collect();
         let holder = holder(&entries);
@@ -598,8 +599,17 @@ fn entry_key(key: &ObjectKey) -> Option<(EntryKind, WorkloadKey)> {
     Some((kind, WorkloadKey::new(&*key.namespace, Arc::clone(&key.name))))
 }
 
-/// Returns the entry whose namespace owns a host: the oldest entry that other namespaces can see,
-/// or else the oldest. `entries` are sorted by age.
+/// Returns the rank of an entry among the entries of a host. The namespace in the name of a
+/// Kubernetes Service (`NAME.NAMESPACE.svc.DOMAIN`) has the first rank.
+fn rank(host: &Hostname, entry: &ServiceEntry, name: &WorkloadKey) -> EntryRank {
+    let mut labels = host.as_str().splitn(4, '.').skip(1);
+    let namespace = labels.next().filter(|_| labels.next() == Some("svc"));
+    let is_foreign = namespace.is_some_and(|namespace| namespace != name.namespace.as_str());
+    (is_foreign, entry.created, name.clone())
+}
+
+/// Returns the entry whose namespace owns a host: the first entry that other namespaces can see, or
+/// else the first. `entries` are sorted by rank.
 fn holder<'a>(entries: &[(&'a ServiceEntry, usize)]) -> Option<&'a ServiceEntry> {
     let holder = entries.iter().find(|(entry, _)| !is_private(entry)).or(entries.first());
     holder.map(|(entry, _)| *entry)

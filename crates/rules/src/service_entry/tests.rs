@@ -599,6 +599,26 @@ fn entries_merge_only_within_one_namespace() {
     assert_eq!(named, [Some("ServiceEntry bank/a"), Some("ServiceEntry shop/c")]);
 }
 
+#[test]
+fn name_of_a_kubernetes_service_belongs_to_the_namespace_in_it() {
+    let with = |address: &str, host: &str| {
+        database(json!({ "hosts": [host], "endpoints": [{ "address": address }] }))
+    };
+    let foreign_first = |host: &str| {
+        let foreign = at(entry("bank/a", with("10.6.6.6", host)), "2026-01-01T00:00:00Z");
+        let own = at(entry("shop/z", with("10.0.0.1", host)), "2026-01-02T00:00:00Z");
+        let (contents, problems) = read(&[foreign, own]);
+        (sockets(&contents, host), problems.len())
+    };
+    for host in ["db.shop.svc.cluster.local", "db.shop.svc.clusterset.local"] {
+        assert_eq!(foreign_first(host), (vec!["10.0.0.1:5432".to_owned()], 1), "{host}");
+    }
+    let elsewhere = ["db.other.svc.cluster.local", "db.shop.example.com", "db.shop"];
+    for host in elsewhere {
+        assert_eq!(foreign_first(host), (vec!["10.6.6.6:5432".to_owned()], 1), "{host}");
+    }
+}
+
 /// Returns the names, each with the port number of `tcp`, that proxies resolve for the first host
 /// of `spec`.
 fn names(spec: Value, others: &[Arc<Value>]) -> Vec<String> {
