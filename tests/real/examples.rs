@@ -258,11 +258,10 @@ impl World {
         let statuses: BTreeSet<u16> = answers.iter().map(|answer| answer.status).collect();
         if answers.len() != request.times || statuses != request.statuses {
             let other = answers.iter().find(|one| !request.statuses.contains(&one.status));
+            let other = other.or(answers.first());
+            let error = other.map_or("", |one| &one.error);
             let count = answers.len();
-            return Err(format!(
-                "{count} answers with {statuses:?}: {:?}",
-                other.or(answers.first())
-            ));
+            return Err(format!("{count} answers with {statuses:?}: {error} {other:?}"));
         }
         let versions = answers.iter().filter_map(|answer| answer.body["pod"].as_str()).map(version);
         let versions: Vec<&str> = versions.collect();

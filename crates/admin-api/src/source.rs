@@ -1,5 +1,7 @@
 //! `/debug/sources`: the sources of services and objects other than member clusters.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -36,6 +38,21 @@ pub struct Source {
     /// Kinds of objects, in plural, that the API server does not have. Absent if empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub absent_kinds: Vec<String>,
+    /// Number of endpoints that at least one connected proxy cannot receive because of networks.
+    pub withheld: usize,
+    /// The withheld endpoints by the code of the reason. Absent if empty.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub withheld_by: BTreeMap<String, WithheldOfSource>,
+}
+
+/// Endpoints of a source that are withheld for one reason.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct WithheldOfSource {
+    /// Number of endpoints.
+    pub endpoints: usize,
+    /// Services that have such endpoints, at most three, the first ones by name.
+    pub services: Vec<String>,
 }
 
 /// A source without its numbers and warnings, as in `/debug/summary`.

@@ -7,7 +7,7 @@ use strait_base::codes::{self, Code};
 /// The codes of reasons that are problems: access is not restricted as it seems to be, a policy cannot have the effect that it
 /// states, an object with an error keeps its last valid version or loses a part, proxies answer requests with an error, or
 /// objects are withheld from proxies. Other reasons are notes: `strait check config` prints them with the state of each object.
-const OF_OBJECTS: [&Code; 29] = [
+const OF_OBJECTS: [&Code; 30] = [
     &codes::ACCESS_UNREADABLE,
     &codes::ACCESS_PARTLY,
     &codes::ACCESS_NO_EFFECT,
@@ -37,6 +37,7 @@ const OF_OBJECTS: [&Code; 29] = [
     &codes::ROUTES_SURPLUS,
     &codes::ENVOY_FILTER_FIELD,
     &codes::ENVOY_FILTER_VALUE,
+    &codes::ENTRY_EMPTY,
 ];
 /// Reasons that are problems if the object loses a part: TLS that cannot be configured leaves no
 /// connection.

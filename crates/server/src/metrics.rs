@@ -8,7 +8,7 @@ mod family;
 mod imports;
 mod open_metrics;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -33,7 +33,7 @@ use strait_mesh::network::PendingCause;
 use strait_mesh::push::PushContext;
 use strait_mesh::push::event_loop::LoopCounters;
 use strait_mesh::rollout::RolloutState;
-use strait_model::ClusterId;
+use strait_model::{ClusterId, Hostname};
 use strait_sources::clusters::events::LastingProblem;
 use strait_sources::clusters::status::{ClusterState, ClusterStatus};
 
@@ -74,8 +74,31 @@ pub struct Metrics {
 /// Metric of the time from the receipt of a change to the response that sends it to a proxy.
 const PROPAGATION: &str = "strait_propagation_seconds";
 
-/// Number of withheld endpoints by cluster and code of the reason.
-pub type WithheldCounts = BTreeMap<ClusterId, BTreeMap<&'static str, usize>>;
+/// The withheld endpoints by cluster (empty for entries) and code of the reason.
+pub type WithheldCounts = BTreeMap<ClusterId, BTreeMap<&'static str, WithheldTotal>>;
+
+/// Endpoints that are withheld for one reason.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WithheldTotal {
+    /// The number of endpoints.
+    pub endpoints: usize,
+    /// Services that have such endpoints, at most [`Self::SERVICES_MAX`], the first ones by name.
+    pub services: BTreeSet<Hostname>,
+}
+
+impl WithheldTotal {
+    /// The maximum number of named services.
+    const SERVICES_MAX: usize = 3;
+
+    /// Adds endpoints of a service.
+    pub(crate) fn add(&mut self, service: &Hostname, endpoints: usize) {
+        self.endpoints += endpoints;
+        self.services.insert(service.clone());
+        if self.services.len() > Self::SERVICES_MAX {
+            self.services.pop_last();
+        }
+    }
+}
 
 impl Metrics {
     /// Converts the text of `/metrics` to OpenMetrics, with an exemplar for each bucket.
@@ -109,8 +132,9 @@ impl Metrics {
         let help = "Ready endpoints that some connected proxy can't receive because of networks, by cluster and code; up to a minute old.";
         let mut family = Family::gauge(out, "strait_endpoints_withheld", help)?;
         for (cluster, reasons) in withheld {
-            for (reason, count) in reasons {
-                family.sample(&[("cluster", cluster.as_str()), ("reason", reason)], count)?;
+            for (reason, total) in reasons {
+                let labels = [("cluster", cluster.as_str()), ("reason", reason)];
+                family.sample(&labels, total.endpoints)?;
             }
         }
         Family::gauge(
@@ -277,7 +301,7 @@ impl Metrics {
         for (state, count) in states {
             family.sample(&[("state", state)], count)?;
         }
-        let mut seen = std::collections::BTreeSet::new();
+        let mut seen = BTreeSet::new();
         // Of several entries with one ID, the first one holds it.
         let holders: Vec<_> = clusters.iter().filter(|one| seen.insert(&one.id)).collect();
         let help = "1 for the current state of a cluster.";

@@ -1,4 +1,4 @@
-//! 104x, 1050 to 1056, 1059, 1070, 1071, 1078 to 1080, 1084 and 109x: the state of objects of the
+//! 104x, 1050 to 1056, 1059, 1070, 1071, 1078 to 1080, 1084, 1089 and 109x: the state of objects of the
 //! traffic configuration in combination with others.
 
 use super::code::Code;
@@ -78,6 +78,12 @@ The rules of a VirtualService without hosts only replace rules that delegate to 
         "Compare it with the labels of the pods: kubectl get pods --show-labels", "\
 No known workload in the object's namespace (for a Gateway: in any namespace) has these labels. The object
 applies as soon as a matching workload exists.";
+
+    /// A static entry without endpoints.
+    ENTRY_EMPTY = "STR1089", "a ServiceEntry has no endpoints",
+        "Add endpoints or a workloadSelector, or use resolution DNS, with which proxies resolve the host.", "\
+The resolution of the ServiceEntry is STATIC, it has no endpoints and no workloadSelector, and no other
+object adds endpoints to the host. Requests to the host receive 503, and connections are closed.";
 
     /// The Service of another namespace.
     GRANT_MISSING = "STR1050", "a route refers to a namespace that does not allow it",

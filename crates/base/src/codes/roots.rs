@@ -45,8 +45,8 @@ previous roots stay trusted until the last certificate of them has expired.";
 
     /// The expiry of the serving certificate, or of a CA's signing certificate.
     CERTIFICATE_ENDS = "STR0724", "a certificate of the control plane expires soon",
-        "Replace the files before the certificate expires: Strait reads them again without a restart. To compare: strait certs status
-If cert-manager or a similar tool renews them, read the status of its Certificate: kubectl describe certificate", "\
+        "Replace the files; a restart is not needed. To compare: strait certs status
+If cert-manager or a similar tool renews them, read its status: kubectl describe certificate", "\
 The certificate in --tls-cert, or the certificate with which a CA signs, ends in less than 7 days (if its
 lifetime is below 35 days: in less than a fifth of it). With an expired serving certificate, proxies and
 agents cannot connect again, and API servers do not call the webhook. An expired CA cannot sign. Strait

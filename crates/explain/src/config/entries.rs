@@ -98,7 +98,8 @@ impl ConfigView<'_> {
         let proxies =
             self.clients.count(|namespace, _| hosts.iter().any(|host| is_of(host, namespace)));
         let proxies = if is_refused && hosts.is_empty() { 0 } else { proxies };
-        let reasons = self.unselected_endpoints(key, object).into_iter().collect();
+        let unselected = self.unselected_endpoints(key, object);
+        let reasons = unselected.into_iter().chain(self.missing_endpoints(key, object)).collect();
         let found = Finding { proxies, reasons, ..Finding::default() };
         (state_of(key, ObjectStanding::InForce, found), true)
     }
@@ -115,6 +116,24 @@ impl ConfigView<'_> {
         let text = "no known workload has these labels, so the service has no endpoints";
         let path = "spec.workloadSelector";
         is_none.then(|| Reason::warning(&codes::SELECTOR_UNUSED, path, text))
+    }
+
+    /// Reports a static ServiceEntry whose hosts have no endpoints at all.
+    fn missing_endpoints(&self, key: &ObjectKey, object: &Value) -> Option<Reason> {
+        let spec = &object["spec"];
+        let is_empty = spec["resolution"] == "STATIC"
+            && items(spec, "/endpoints").is_empty()
+            && spec["workloadSelector"].is_null();
+        let namespace = Namespace::from(&*key.namespace);
+        let has_endpoints = |host: &Value| {
+            let host = host.as_str().unwrap_or_default().to_ascii_lowercase();
+            let service = seen(self.context, &host, &namespace);
+            service.is_some_and(|service| service.endpoints().next().is_some())
+        };
+        let hosts = items(spec, "/hosts");
+        let is_lost = is_empty && self.services_known && !hosts.iter().any(has_endpoints);
+        let text = "neither the entry nor another object has endpoints for its hosts";
+        is_lost.then(|| Reason::warning(&codes::ENTRY_EMPTY, "spec.endpoints", text))
     }
 
     /// Reports ports of a WorkloadEntry that none of its services has.

@@ -102,6 +102,8 @@ fn entry_at_a_service_of_another_namespace_names_its_owner() {
         ),
         (json!({ "hosts": ["web.shop"] }), ObjectStanding::InForce, Some("STR1014 spec.hosts[0]")),
         (json!({}), ObjectStanding::InForce, None),
+        (json!({ "endpoints": [] }), ObjectStanding::InForce, Some("STR1089 spec.endpoints")),
+        (json!({ "endpoints": [], "resolution": "DNS" }), ObjectStanding::InForce, None),
     ] {
         let (state, reasons) = entry(more.clone());
         let expected_reasons: Vec<&str> = reason.into_iter().collect();

@@ -1,7 +1,7 @@
 //! Findings about sources that are not member clusters: config sources, Consul, and the config cluster.
 
 use super::MeshFinding;
-use crate::code_of_warning;
+use crate::{code_of_warning, is_withheld_by_fault};
 use strait_admin_api::{Source, SourceState};
 use strait_base::codes;
 
@@ -41,13 +41,24 @@ pub fn of_source(source: &Source) -> Vec<MeshFinding> {
             found.push(MeshFinding { is_problem, ..finding });
         }
     }
+    for (code, withheld) in &source.withheld_by {
+        let code = codes::find(code).unwrap_or(&codes::NO_GATEWAY);
+        let fact = format!(
+            "{} endpoints are withheld from proxies of other networks: {}; services: {}",
+            withheld.endpoints,
+            code.title,
+            withheld.services.join(", ")
+        );
+        let finding = MeshFinding::problem("networks", code, object(), fact);
+        found.push(MeshFinding { is_problem: is_withheld_by_fault(code), ..finding });
+    }
     found
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use strait_admin_api::SourceKind;
+    use strait_admin_api::{SourceKind, WithheldOfSource};
 
     #[test]
     fn source_that_was_never_read_and_warnings_have_the_code_of_their_cause() {
@@ -79,5 +90,24 @@ mod tests {
             ]
         );
         assert_eq!(found(SourceState::Stale, Some("STR0320"), &warnings[..1]).len(), 1);
+    }
+
+    #[test]
+    fn withheld_endpoints_of_a_source_are_a_problem_unless_they_are_by_design() {
+        let withheld = |endpoints| {
+            let services = vec!["db.example.com".to_owned()];
+            WithheldOfSource { endpoints, services }
+        };
+        let by = [("STR0401", withheld(2)), ("STR0404", withheld(1))];
+        let source = Source {
+            name: "entries".to_owned(),
+            withheld_by: by.map(|(code, one)| (code.to_owned(), one)).into(),
+            ..Source::default()
+        };
+        let found = of_source(&source);
+        let short: Vec<_> = found.iter().map(|one| (one.code.id, one.is_problem)).collect();
+        assert_eq!(short, [("STR0401", true), ("STR0404", false)]);
+        assert_eq!(found[0].object, "source/entries");
+        assert!(found[0].fact.ends_with("services: db.example.com"), "{}", found[0].fact);
     }
 }

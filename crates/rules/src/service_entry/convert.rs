@@ -1,6 +1,6 @@
 //! Parser of ServiceEntries and WorkloadEntries (Istio, "Service Entry" and "Workload Entry").
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -284,6 +284,7 @@ pub(super) fn service_entry(
     let endpoints: Vec<_> = endpoints.collect();
     let endpoints: Vec<EntryEndpoint> =
         faults.keep(endpoints.into_iter(), "the entry applies without this endpoint")?;
+    let endpoints = without_duplicates(endpoints, &mut faults);
     let used = match how {
         EndpointDiscovery::None => 0,
         EndpointDiscovery::DnsRoundRobin => 1,
@@ -561,6 +562,30 @@ fn unknown_ports(form: &WorkloadForm, field: &str, ports: &[Port], faults: &mut 
     }
 }
 
+/// Returns the endpoints without those that have the address, the ports and the network of an
+/// earlier one. Proxies receive an address once, so that the weight of a second one is lost.
+fn without_duplicates(
+    endpoints: Vec<EntryEndpoint>,
+    faults: &mut PartFaults,
+) -> Vec<EntryEndpoint> {
+    let mut seen = HashMap::new();
+    let mut unique = Vec::with_capacity(endpoints.len());
+    for (index, endpoint) in endpoints.into_iter().enumerate() {
+        if let EntryAddress::Ip(address) = endpoint.address {
+            let place = (address, endpoint.network.clone(), endpoint.ports.clone());
+            let first = *seen.entry(place).or_insert(index);
+            if first != index {
+                let fact = format!("has the address and the ports of endpoints[{first}]");
+                let fault = Fault::new(format!("spec.endpoints[{index}]"), fact);
+                faults.add(fault, "the entry applies without this endpoint and its weight");
+                continue;
+            }
+        }
+        unique.push(endpoint);
+    }
+    unique
+}
+
 fn port_number(number: i64, field: &str) -> Result<u16, Fault> {
     let number = u16::try_from(number).ok().filter(|number| *number != 0);
     number.ok_or_else(|| Fault::new(field, "is not between 1 and 65535"))
@@ -576,7 +601,11 @@ fn workload(
     form: WorkloadForm,
     field: &str,
 ) -> Result<EntryEndpoint, Fault> {
-    let address = match form.address.parse() {
+    let address = match form.address.parse::<IpAddr>() {
+        Ok(address) if address.is_unspecified() => {
+            let fact = format!("{address} is the unspecified address, which no host has");
+            return Err(Fault::new(format!("{field}.address"), fact));
+        }
         Ok(address) => EntryAddress::Ip(address),
         Err(_) if form.address.is_empty() => EntryAddress::Network,
         Err(_) if form.address.starts_with("unix:") => {

@@ -331,6 +331,14 @@ fn invalid_part_of_an_entry_is_left_out_and_the_rest_applies() {
             r#"spec.endpoints[1].address: "a b" is neither an IP address nor a DNS name; the entry applies without this endpoint"#,
         ),
         (
+            two(good(), json!({ "address": "0.0.0.0" })),
+            "spec.endpoints[1].address: 0.0.0.0 is the unspecified address, which no host has; the entry applies without this endpoint",
+        ),
+        (
+            two(good(), json!({ "address": "10.0.0.1", "weight": 50 })),
+            "spec.endpoints[1]: has the address and the ports of endpoints[0]; the entry applies without this endpoint and its weight",
+        ),
+        (
             json!({ "endpoints": [{ "address": "10.0.0.1", "ports": { "tpc": 1 } }] }),
             "spec.endpoints[0].ports.tpc: no port of the entry has this name; this setting has no effect",
         ),

@@ -49,7 +49,8 @@ fn statuses(sources: &Sources) -> Vec<ClusterStatus> {
                 credential.expires = expires.and_then(|time| time.try_into().ok());
             }
             if let Some(context) = context.as_ref().filter(|_| holds) {
-                row.withheld_by = counts.get(&id).cloned().unwrap_or_default();
+                let by_code = counts.get(&id).into_iter().flatten();
+                row.withheld_by = by_code.map(|(code, total)| (*code, total.endpoints)).collect();
                 row.withheld = row.withheld_by.values().sum();
                 row.ignored_claims = views::ignored_claims(context, &id);
                 row.same_addresses = same_addresses.remove(&id).unwrap_or_default();

@@ -27,6 +27,7 @@ pub(super) enum MergeRule {
     Proxies,
     Summary,
     Clusters,
+    Sources,
     Objects,
     Reach,
     Events,
@@ -53,6 +54,7 @@ impl MergeRule {
             "/debug/proxies" => Self::Proxies,
             "/debug/summary" => Self::Summary,
             "/debug/clusters" => Self::Clusters,
+            "/debug/sources" => Self::Sources,
             "/debug/config" => Self::Objects,
             "/debug/config/reach" => Self::Reach,
             "/debug/config_dump"
@@ -93,6 +95,9 @@ pub(super) fn merge(rule: MergeRule, answers: Vec<ReplicaAnswer>) -> Value {
         MergeRule::Objects => rows(answers, &OBJECT_KEY, add_object),
         MergeRule::Reach => reach(answers),
         MergeRule::Clusters => clusters(answers),
+        MergeRule::Sources => {
+            rows(answers, &["name"], |into, row| keep_greatest(into, row, "withheld"))
+        }
         MergeRule::Summary => fold(answers, add_summary),
         MergeRule::Preview => fold(answers, add_preview),
         MergeRule::Scope => fold(answers, add_scope),

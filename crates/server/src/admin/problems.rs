@@ -241,9 +241,11 @@ fn of_configuration(sources: &Sources, found: &mut ProblemTable) {
 /// Adds the problems of sources other than members. The warnings of service entries are in the
 /// status of these objects.
 fn of_sources(sources: &Sources, found: &mut ProblemTable) {
-    let rows = other_sources::rows(&sources.source_statuses);
-    let rows = rows.iter().filter(|row| row.kind != SourceKind::Entries);
-    for finding in rows.flat_map(findings::of_source).filter(|finding| finding.is_problem) {
+    let mut rows = other_sources::rows_with_withheld(sources);
+    for row in rows.iter_mut().filter(|row| row.kind == SourceKind::Entries) {
+        row.warnings.clear();
+    }
+    for finding in rows.iter().flat_map(findings::of_source).filter(|finding| finding.is_problem) {
         found.add(finding.category, finding.code, &finding.object, &finding.fact);
     }
 }

@@ -105,7 +105,8 @@ impl WithheldTally {
                 counts: clients.withheld(context, service),
             });
             for (cluster, code, count) in &counted.counts {
-                *sum.entry(cluster.clone()).or_default().entry(code).or_default() += count;
+                let by_code = sum.entry(cluster.clone()).or_default();
+                by_code.entry(code).or_default().add(host, *count);
             }
             services.insert(host.clone(), counted);
         }
@@ -140,9 +141,12 @@ mod tests {
             let views = BTreeSet::from([client]);
             let counts = tally.count(&context, views.clone());
             assert_eq!(counts, WithheldTally::default().count(&context, views));
+            let of_west = counts.get(&ClusterId::from("west")).into_iter().flatten();
+            let named: BTreeSet<_> = of_west.flat_map(|(_, total)| &total.services).collect();
+            assert!(named.iter().all(|host| context.services.contains_key(host.as_str())));
             counts
                 .get(&ClusterId::from("west"))
-                .map_or(0, |by_code| by_code.values().sum::<usize>())
+                .map_or(0, |by_code| by_code.values().map(|total| total.endpoints).sum::<usize>())
         };
         assert_eq!(count(&mut mesh, "n1"), 3);
         let more = vec![endpoint("10.1.0.1"), endpoint("10.1.0.2"), endpoint("10.1.0.3")];

@@ -310,6 +310,18 @@ fn cluster_withholds_what_any_replica_withholds() {
 }
 
 #[test]
+fn source_withholds_what_any_replica_withholds() {
+    let sources = |count: u64| {
+        let by = json!({ "STR0401": { "endpoints": count, "services": ["db.example.com"] } });
+        json!([{ "name": "entries", "withheld": count, "withheldBy": by }])
+    };
+    let none = json!([{ "name": "entries", "withheld": 0 }]);
+    let merged =
+        merge(MergeRule::Sources, answers(&[("a", none), ("b", sources(4)), ("c", sources(2))]));
+    assert_eq!(merged, sources(4));
+}
+
+#[test]
 fn member_with_another_state_in_one_replica_names_both_states() {
     let row = |id: &str, state: &str| json!({ "id": id, "secret": null, "state": state });
     let answers = answers(&[
