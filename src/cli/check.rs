@@ -46,7 +46,7 @@ use strait_admin_api::{
     SourceState,
 };
 use strait_base::codes::{self, Code};
-use strait_explain::{findings, is_withheld_by_fault};
+use strait_explain::{describe_withheld, findings, is_withheld_by_fault};
 
 /// `strait check`.
 #[derive(Debug, Args)]
@@ -321,11 +321,7 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
         }
         for (code, count) in &row.withheld_by {
             let code = codes::find(code).unwrap_or(&codes::NO_GATEWAY);
-            let fact = format!(
-                "{} endpoints are withheld from proxies of other networks: {}",
-                text(count),
-                code.title
-            );
+            let fact = describe_withheld(code, *count);
             let line = if is_withheld_by_fault(code) { problem } else { note };
             found.push(line("networks", code, object.clone(), fact));
         }

@@ -38,7 +38,8 @@ pub struct Source {
     /// Kinds of objects, in plural, that the API server does not have. Absent if empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub absent_kinds: Vec<String>,
-    /// Number of endpoints that at least one connected proxy cannot receive because of networks.
+    /// Number of endpoints that at least one connected proxy cannot receive because of networks or
+    /// the policy.
     pub withheld: usize,
     /// The withheld endpoints by the code of the reason. Absent if empty.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]

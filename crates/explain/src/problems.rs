@@ -45,9 +45,17 @@ const LOSES_SECURITY: [&Code; 1] = [&codes::TRAFFIC_TLS];
 /// Reasons that only state that the last valid version stays active.
 const LAST_GOOD: [&Code; 2] = [&codes::ACCESS_LAST_GOOD, &codes::TRAFFIC_LAST_GOOD];
 
-/// Reasons to withhold endpoints from other networks that are by design.
-const BY_DESIGN: [&Code; 4] =
-    [&codes::PLAIN_TEXT, &codes::HEADLESS_ELSEWHERE, &codes::NOT_SEEN, &codes::CLUSTER_LOCAL];
+/// Reasons to withhold endpoints that are by design.
+const BY_DESIGN: [&Code; 5] = [
+    &codes::PLAIN_TEXT,
+    &codes::HEADLESS_ELSEWHERE,
+    &codes::NOT_SEEN,
+    &codes::CLUSTER_LOCAL,
+    &codes::EXPORT_REFUSED,
+];
+/// Reasons to withhold endpoints from all proxies, not only from those of other networks.
+const FROM_ALL: [&Code; 3] =
+    [&codes::POD_MISSING, &codes::ADDRESS_REFUSED, &codes::NETWORK_REFUSED];
 
 /// Returns whether a reason in the status of a configuration object is a problem.
 pub fn is_problem(state: &ObjectState, code: &Code) -> bool {
@@ -59,6 +67,18 @@ pub fn is_problem(state: &ObjectState, code: &Code) -> bool {
 /// Returns whether endpoints that are withheld for this reason are a problem.
 pub fn is_withheld_by_fault(code: &Code) -> bool {
     !BY_DESIGN.contains(&code)
+}
+
+/// Describes the endpoints that are withheld for one reason.
+pub fn describe_withheld(code: &Code, endpoints: usize) -> String {
+    let is_one = endpoints == 1;
+    let (noun, verb) = if is_one { ("endpoint", "is") } else { ("endpoints", "are") };
+    let proxies = match code {
+        _ if FROM_ALL.contains(&code) => "all proxies",
+        _ if *code == codes::EXPORT_REFUSED => "proxies of other clusters",
+        _ => "proxies of other networks",
+    };
+    format!("{endpoints} {noun} {verb} withheld from {proxies}: {}", code.title)
 }
 
 /// Returns the code of a source's warning, and whether the warning is a problem.

@@ -129,7 +129,7 @@ impl Metrics {
         if let Some(context) = context {
             mesh(out, context)?;
         }
-        let help = "Ready endpoints that some connected proxy can't receive because of networks, by cluster and code; up to a minute old.";
+        let help = "Ready endpoints that some connected proxy can't receive because of networks or the policy, by cluster and code; up to a minute old.";
         let mut family = Family::gauge(out, "strait_endpoints_withheld", help)?;
         for (cluster, reasons) in withheld {
             for (reason, total) in reasons {

@@ -363,7 +363,7 @@ fn report(row: Option<&Sent<Cluster>>, id: &ClusterId, goal: &Goal) {
     }
     eprint_line!("Cluster {id} is {state}, network {network}.");
     if withheld > 0 {
-        eprint_line!("! {withheld} endpoints are withheld from proxies of other networks");
+        eprint_line!("! {withheld} endpoints are withheld from some or all proxies");
         eprint_line!("  next: strait network get '{network}'");
     }
 }

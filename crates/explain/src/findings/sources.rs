@@ -1,7 +1,7 @@
 //! Findings about sources that are not member clusters: config sources, Consul, and the config cluster.
 
 use super::MeshFinding;
-use crate::{code_of_warning, is_withheld_by_fault};
+use crate::{code_of_warning, describe_withheld, is_withheld_by_fault};
 use strait_admin_api::{Source, SourceState};
 use strait_base::codes;
 
@@ -43,12 +43,8 @@ pub fn of_source(source: &Source) -> Vec<MeshFinding> {
     }
     for (code, withheld) in &source.withheld_by {
         let code = codes::find(code).unwrap_or(&codes::NO_GATEWAY);
-        let fact = format!(
-            "{} endpoints are withheld from proxies of other networks: {}; services: {}",
-            withheld.endpoints,
-            code.title,
-            withheld.services.join(", ")
-        );
+        let withheld_endpoints = describe_withheld(code, withheld.endpoints);
+        let fact = format!("{withheld_endpoints}; services: {}", withheld.services.join(", "));
         let finding = MeshFinding::problem("networks", code, object(), fact);
         found.push(MeshFinding { is_problem: is_withheld_by_fault(code), ..finding });
     }

@@ -126,8 +126,10 @@ impl WithheldReason {
         }
     }
 
-    /// Returns whether the reason is that the endpoint is in another network than the proxy.
-    pub fn concerns_networks(self) -> bool {
+    /// Returns whether endpoints that are withheld for this reason are counted: because they are in
+    /// another network than the proxy, or withheld from all proxies. The other reasons are properties
+    /// of the proxy, or are counted elsewhere.
+    pub fn is_counted(self) -> bool {
         match self {
             Self::NotCarried
             | Self::NetworkNotVisible
@@ -140,16 +142,16 @@ impl WithheldReason {
             | Self::GatewayFamily
             | Self::PlainText
             | Self::AutoMtlsOff
-            | Self::LibraryElsewhere => true,
+            | Self::LibraryElsewhere
+            | Self::PodMissing
+            | Self::ExportRefused
+            | Self::AddressRefused
+            | Self::NetworkRefused => true,
             Self::NotReady(_)
             | Self::ClusterDraining
             | Self::ClusterDark
-            | Self::PodMissing
             | Self::NotExported
             | Self::NotImported
-            | Self::ExportRefused
-            | Self::AddressRefused
-            | Self::NetworkRefused
             | Self::SameAddress
             | Self::ClusterLocal
             | Self::NodeLocal

@@ -21,7 +21,9 @@ use strait_admin_api::{HeldConfiguration, ObjectStatus, SourceKind};
 use strait_ads::connections::ProxyStanding;
 use strait_base::codes::{self, Code};
 use strait_base::latest::publish_change;
-use strait_explain::{ConfigQuery, ConfigView, findings, is_problem, is_withheld_by_fault};
+use strait_explain::{
+    ConfigQuery, ConfigView, describe_withheld, findings, is_problem, is_withheld_by_fault,
+};
 use strait_sources::clusters::events::LastingProblem;
 use strait_sources::clusters::status::ClusterState;
 
@@ -195,10 +197,7 @@ fn of_rows(sources: &Sources, found: &mut ProblemTable) {
         for (code, count) in &row.withheld_by {
             let code = codes::find(code).filter(|code| is_withheld_by_fault(code));
             if let Some(code) = code.filter(|code| *code != &codes::SAME_ADDRESS) {
-                let text = format!(
-                    "{count} endpoints are withheld from proxies of other networks: {}",
-                    code.title
-                );
+                let text = describe_withheld(code, *count);
                 found.add("networks", code, &object, &text);
             }
         }

@@ -7,7 +7,7 @@ use strait_mesh::push::PushContext;
 use strait_mesh::push::proxy::east_west_port;
 use strait_mesh::push::view::{Role, ViewKey};
 
-/// Counts the endpoints that some connected proxy can't receive because of networks.
+/// Counts the endpoints that some connected proxy can't receive because of networks or the policy.
 pub(super) fn withheld(sources: &Sources) -> WithheldCounts {
     let Some(context) = sources.context.borrow().clone() else { return WithheldCounts::new() };
     let connections = sources.connections.list();

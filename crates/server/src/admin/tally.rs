@@ -1,5 +1,5 @@
-//! Counts of the endpoints that some connected proxy can't receive because of networks. Only
-//! changed services are counted again.
+//! Counts of the endpoints that some connected proxy can't receive because of networks or the policy.
+//! Only changed services are counted again.
 //!
 //! A count examines every endpoint of a service for every kind of proxy. Pages request it after
 //! each change, which mostly affects one or two services. This module stores no data of services,
@@ -88,7 +88,8 @@ impl Basis {
 
 impl WithheldTally {
     /// Returns for each cluster how many of its ready endpoints at least one client with these
-    /// views can't receive because of networks, by the code of the first such view's reason.
+    /// views can't receive because of networks or the policy, by the code of the first such view's
+    /// reason.
     pub(super) fn count(&self, context: &PushContext, views: BTreeSet<ViewKey>) -> WithheldCounts {
         let basis = Basis::of(context, views);
         // After a panic, the previous counts are missing, which is valid.

@@ -238,8 +238,18 @@ pub(super) fn mesh_problems(problems: &[SourceProblem]) -> Vec<api::Problem> {
 /// Returns the clusters that mesh networks name and that are not members.
 pub(super) fn unknown_registries(context: &PushContext) -> Vec<api::UnknownCluster> {
     let aliases = &context.settings.cluster_aliases;
-    let is_unknown =
-        |cluster: &ClusterId| !context.clusters.contains(cluster) && !aliases.contains_key(cluster);
+    // A datacentre of Consul is named NAME/DATACENTRE.
+    let is_datacentre = |cluster: &ClusterId| {
+        let has_shard = |service: &Arc<MergedService>| {
+            service.shards.iter().any(|shard| shard.key.cluster == *cluster)
+        };
+        cluster.as_str().contains('/') && context.services.values().any(has_shard)
+    };
+    let is_unknown = |cluster: &ClusterId| {
+        !context.clusters.contains(cluster)
+            && !aliases.contains_key(cluster)
+            && !is_datacentre(cluster)
+    };
     let named = context.mesh_networks.iter().flat_map(|(network, config)| {
         config.registries.iter().map(move |cluster| (network, cluster))
     });
@@ -563,7 +573,7 @@ impl Clients {
     }
 
     /// Returns for each cluster how many of a service's ready endpoints at least one client can't
-    /// receive because of networks, by the code of the first such client's reason.
+    /// receive ([`WithheldReason::is_counted`]), by the code of the first such client's reason.
     pub(super) fn withheld(
         &self,
         context: &PushContext,
@@ -594,7 +604,7 @@ impl Clients {
                 None => {
                     let reason = views.iter().find_map(|view| {
                         let decided = decide(context, view, service, shard, endpoint, network);
-                        decided.err().filter(|reason| reason.concerns_networks())
+                        decided.err().filter(|reason| reason.is_counted())
                     });
                     known.push((key, reason));
                     reason

@@ -246,7 +246,7 @@ function troubles(whole) {
     })),
     ...whole.clusters.filter((one) => keptBack(one) > 0).map((one) => ({
       rank: 5, look: { tone: "bad", icon: "bad", rank: 5 }, title: `Cluster ${one.id}`, href: clusterHref(one.id),
-      text: `${plural(keptBack(one), "endpoint")} withheld from proxies of other networks${Object.keys(one.withheldBy ?? {}).filter(isTrouble).map((code) => ` ${code}`).join("")}`,
+      text: `${plural(keptBack(one), "endpoint")} withheld${Object.keys(one.withheldBy ?? {}).filter(isTrouble).map((code) => ` ${code}`).join("")}`,
     })),
     ...whole.areas.filter((one) => whole.areas.length > 1 && one.entry.rank > 0).map((one) => ({
       rank: one.entry.rank, look: one.entry, title: `Network ${titled(one.name)}`, href: networkHref(one.name), text: one.entry.word,

@@ -203,38 +203,52 @@ fn leave_out(
     members.retain(|member| !out(member));
 }
 
-/// Returns the ports by number. The first instance with a port defines it.
+/// Returns the ports by number. The first instance that declares a protocol defines it for all
+/// instances with the port number; without one, it is TCP.
 fn ports(members: &[ConsulInstance<'_>], invalid: &mut Vec<String>) -> BTreeMap<u16, Port> {
     let mut ports: BTreeMap<u16, Port> = BTreeMap::new();
-    for member in members {
-        let protocol = match member.labels.get("protocol") {
-            None => Protocol::Tcp,
-            Some(text) => match Protocol::of_port("TCP", Some(text), "", member.number) {
-                Protocol::Auto => {
-                    let id = &member.instance.service.id;
-                    invalid.push(format!(
-                        "instance {id:?}: protocol {text:?} is unknown: TCP is used"
-                    ));
-                    Protocol::Tcp
-                }
-                protocol => protocol,
-            },
-        };
-        let number = member.number;
+    let mut declaring: BTreeMap<u16, (usize, &str)> = BTreeMap::new();
+    for (at, member) in members.iter().enumerate() {
+        let (id, number) = (&*member.instance.service.id, member.number);
+        let protocol = declared_protocol(member, invalid);
         let port = ports.entry(number).or_insert_with(|| Port {
-            name: format!("{}-{number}", protocol.as_str().to_ascii_lowercase()).into(),
+            name: Arc::default(),
             number,
-            protocol,
+            protocol: Protocol::Tcp,
             target: TargetPort::Number(member.target),
         });
-        if port.protocol != protocol {
-            let (id, first_protocol) = (&member.instance.service.id, port.protocol.as_str());
+        let Some(protocol) = protocol else { continue };
+        let (first_at, first) = *declaring.entry(number).or_insert((at, id));
+        if first_at == at {
+            port.protocol = protocol;
+        } else if port.protocol != protocol {
+            let of_first = port.protocol.as_str();
             invalid.push(format!(
-                "instance {id:?}: port {number} has protocol {first_protocol} in another instance"
+                "instance {id:?}: port {number} has protocol {of_first}, which instance {first:?} declares"
             ));
         }
     }
+    for port in ports.values_mut() {
+        let protocol = port.protocol.as_str().to_ascii_lowercase();
+        port.name = format!("{protocol}-{}", port.number).into();
+    }
     ports
+}
+
+/// Returns the protocol that an instance declares, if it is known.
+fn declared_protocol(
+    member: &ConsulInstance<'_>,
+    invalid: &mut Vec<String>,
+) -> Option<Protocol> {
+    let text = member.labels.get("protocol")?;
+    match Protocol::of_port("TCP", Some(text), "", member.number) {
+        Protocol::Auto => {
+            let id = &member.instance.service.id;
+            invalid.push(format!("instance {id:?}: protocol {text:?} is unknown and ignored"));
+            None
+        }
+        protocol => Some(protocol),
+    }
 }
 
 fn endpoint(
