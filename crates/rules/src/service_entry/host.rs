@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::addresses::AddressRequest;
 use super::convert::{EndpointDiscovery, EntryPort, Fault, ServiceEntry};
 use strait_model::{
-    Definition, Distribution, Endpoint, Endpoints, Hostname, Labels, Resolution, Service,
+    Definition, Distribution, Endpoint, Endpoints, ExportTo, Hostname, Labels, Resolution, Service,
     SharingFacts, WorkloadKey,
 };
 
@@ -35,9 +35,8 @@ impl<'a> Host<'a> {
     pub(super) fn new(
         entry: &'a ServiceEntry,
         hostname: &Hostname,
-        ports: Vec<EntryPort>,
-        resolution: Resolution,
-        endpoints: Vec<Endpoint>,
+        export_to: ExportTo,
+        (ports, resolution, endpoints): (Vec<EntryPort>, Resolution, Vec<Endpoint>),
     ) -> Self {
         let definition = Definition {
             hostname: hostname.clone(),
@@ -50,7 +49,7 @@ impl<'a> Host<'a> {
             labels: Labels::new(),
             selector: Labels::new(),
             service_accounts: entry.accounts.clone(),
-            export_to: entry.export_to.clone(),
+            export_to,
             node_local: false,
             prefers: Distribution::Any,
             sharing: SharingFacts { label: entry.share, ..SharingFacts::default() },

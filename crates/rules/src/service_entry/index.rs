@@ -487,43 +487,75 @@ impl EntryIndex {
         let holder = holder(&entries);
         let mut hosts: BTreeMap<Hostname, Host<'_>> = BTreeMap::new();
         let mut problems = Vec::new();
-        for (entry, index) in entries {
+        let has_private = |namespace: &Namespace| {
+            let mut private = entries.iter().filter(|(entry, _)| is_private(entry));
+            private.any(|(entry, _)| entry.name.namespace == *namespace)
+        };
+        let has_both = holder.filter(|one| !is_private(one) && has_private(&one.name.namespace));
+        for &(entry, index) in &entries {
+            let own = &entry.name.namespace;
             let key = key_for(host, entry, holder);
-            let ports = match hosts.get(&key).map_or(Ok(None), |host| host.admits(entry)) {
-                Ok(ports) => ports,
-                Err(fact) => {
-                    let fault = Fault { field: format!("spec.hosts[{index}]"), fact };
-                    let effect = "for this host the entry has no effect";
-                    let first = hosts.get(&key).map(|host| host.first_name().clone());
-                    let holder = first.filter(|first| first.namespace != entry.name.namespace);
-                    let problem = EntryProblem::for_part(&entry.name, fault, effect);
-                    problems.push(EntryProblem { holder, ..problem });
-                    continue;
-                }
-            };
-            let (ports, faults) = ports
-                .unwrap_or_else(|| (entry.ports.iter().map(EntryPort::from).collect(), vec![]));
-            problems.extend(faults.into_iter().map(|fault| {
-                let effect = "for this host the entry applies without this port";
-                EntryProblem::for_part(&entry.name, fault, effect)
-            }));
-            let workloads = self.entry_endpoints(entry);
-            let endpoints = match entry.how {
-                EndpointDiscovery::Static => self.endpoints(entry, &ports, &workloads),
-                EndpointDiscovery::Dns
-                | EndpointDiscovery::DnsRoundRobin
-                | EndpointDiscovery::None => Vec::new(),
-            };
-            let resolution = resolution(entry, host, &ports, &workloads);
-            match hosts.get_mut(&key) {
-                Some(host) => host.join(entry, ports, resolution, &endpoints),
-                None => {
-                    hosts.insert(key, Host::new(entry, host, ports, resolution, endpoints));
-                }
+            // A namespace with a private definition also sees its own public entries.
+            let is_in_both =
+                !is_private(entry) && has_both.is_some_and(|both| both.name.namespace == *own);
+            let second = is_in_both.then(|| host.private_to(own));
+            for (key, is_reported) in [(Some(key), true), (second, false)]
+                .into_iter()
+                .filter_map(|(key, it)| Some((key?, it)))
+            {
+                let ports = match hosts.get(&key).map_or(Ok(None), |host| host.admits(entry)) {
+                    Ok(ports) => ports,
+                    Err(fact) => {
+                        let fault = Fault { field: format!("spec.hosts[{index}]"), fact };
+                        let effect = "for this host the entry has no effect";
+                        let first = hosts.get(&key).map(|host| host.first_name().clone());
+                        let holder = first.filter(|first| first.namespace != *own);
+                        let problem = EntryProblem::for_part(&entry.name, fault, effect);
+                        problems.extend(is_reported.then_some(EntryProblem { holder, ..problem }));
+                        continue;
+                    }
+                };
+                let (ports, faults) = ports
+                    .unwrap_or_else(|| (entry.ports.iter().map(EntryPort::from).collect(), vec![]));
+                let faults = faults.into_iter().filter(|_| is_reported);
+                problems.extend(faults.map(|fault| {
+                    let effect = "for this host the entry applies without this port";
+                    EntryProblem::for_part(&entry.name, fault, effect)
+                }));
+                self.add_entry(&mut hosts, host, (entry, key), ports);
             }
         }
         let definitions = hosts.into_iter().map(|(key, host)| (key, host.defined()));
         Joined { definitions: definitions.collect(), problems }
+    }
+
+    /// Adds an entry to the definition of a host with an internal name.
+    fn add_entry<'a>(
+        &self,
+        hosts: &mut BTreeMap<Hostname, Host<'a>>,
+        host: &Hostname,
+        (entry, key): (&'a ServiceEntry, Hostname),
+        ports: Vec<EntryPort>,
+    ) {
+        let workloads = self.entry_endpoints(entry);
+        let endpoints = match entry.how {
+            EndpointDiscovery::Static => self.endpoints(entry, &ports, &workloads),
+            EndpointDiscovery::Dns | EndpointDiscovery::DnsRoundRobin | EndpointDiscovery::None => {
+                Vec::new()
+            }
+        };
+        let resolution = resolution(entry, host, &ports, &workloads);
+        let export_to = match key == *host {
+            true => entry.export_to.clone(),
+            false => ExportTo::Namespaces([entry.name.namespace.clone()].into()),
+        };
+        match hosts.get_mut(&key) {
+            Some(host) => host.join(entry, ports, resolution, &endpoints),
+            None => {
+                let new = Host::new(entry, host, export_to, (ports, resolution, endpoints));
+                hosts.insert(key, new);
+            }
+        }
     }
 
     /// Returns the inline endpoints of an entry and the workloads that it selects.
@@ -615,12 +647,13 @@ fn holder<'a>(entries: &[(&'a ServiceEntry, usize)]) -> Option<&'a ServiceEntry>
     holder.map(|(entry, _)| *entry)
 }
 
-/// Returns the internal name of an entry's definition of a host. If the entry is private to a
-/// namespace that does not own the host, its definition is stored separately, and only that
-/// namespace sees it.
+/// Returns the internal name of an entry's definition of a host. If the entry is private to its
+/// namespace, and the host belongs to another namespace or has public entries, the definition is
+/// stored separately, and only that namespace sees it.
 fn key_for(host: &Hostname, entry: &ServiceEntry, holder: Option<&ServiceEntry>) -> Hostname {
     let own = &entry.name.namespace;
-    if is_private(entry) && holder.is_some_and(|holder| holder.name.namespace != *own) {
+    let is_separate = |holder: &ServiceEntry| holder.name.namespace != *own || !is_private(holder);
+    if is_private(entry) && holder.is_some_and(is_separate) {
         host.private_to(own)
     } else {
         host.clone()

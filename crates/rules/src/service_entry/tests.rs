@@ -608,6 +608,28 @@ fn entries_merge_only_within_one_namespace() {
 }
 
 #[test]
+fn private_entry_next_to_a_public_one_is_seen_only_in_its_namespace() {
+    let public = database(json!({ "endpoints": [{ "address": "10.0.0.1" }] }));
+    let private = database(json!({
+        "exportTo": ["."], "endpoints": [{ "address": "10.0.0.5" }],
+        "ports": [{ "number": 5432, "name": "tcp" }, { "number": 9000, "name": "more" }],
+    }));
+    for private_at in ["2025-01-01T00:00:00Z", "2027-01-01T00:00:00Z"] {
+        let public = at(entry("shop/public", public.clone()), "2026-01-01T00:00:00Z");
+        let private = at(entry("shop/private", private.clone()), private_at);
+        let (contents, problems) = read(&[public, private]);
+        assert_eq!(problems, Vec::<String>::new());
+        assert_eq!(sockets(&contents, "db.example.com"), ["10.0.0.1:5432"], "{private_at}");
+        let mut own = sockets(&contents, "db.example.com@shop");
+        own.sort();
+        assert_eq!(own, ["10.0.0.1:5432", "10.0.0.5:5432", "10.0.0.5:9000"], "{private_at}");
+        let shop = ExportTo::Namespaces(["shop".into()].into());
+        assert_eq!(record(&contents, "db.example.com@shop").service.export_to, shop);
+        assert_eq!(record(&contents, "db.example.com").service.export_to, ExportTo::Public);
+    }
+}
+
+#[test]
 fn name_of_a_kubernetes_service_belongs_to_the_namespace_in_it() {
     let with = |address: &str, host: &str| {
         database(json!({ "hosts": [host], "endpoints": [{ "address": address }] }))

@@ -34,7 +34,7 @@ export function clusterLook(cluster) {
 export const isWell = ({ state, reason }) => (state === "syncing" ? !/^STR\d/.test(reason ?? "") : ["live", "paused", "draining"].includes(state));
 
 /** Codes of endpoints that are withheld on purpose from other networks; `strait check` reports them as notes, not problems. */
-const MEANT = ["STR0404", "STR0407", "STR0413"];
+const MEANT = ["STR0404", "STR0407", "STR0413", "STR0602"];
 
 /** Whether a code of withheld endpoints is a problem. @param {string} code */
 export const isTrouble = (code) => !MEANT.includes(code);
