@@ -16,18 +16,19 @@ use crate::{Causes, ClusterFacts, ClusterId, Endpoints, Hostname, NetworkId, Ser
 pub enum Provider {
     /// A Kubernetes cluster.
     Kubernetes,
-    /// ServiceEntries and WorkloadEntries, and the pods that ServiceEntries select.
+    /// A datacentre of Consul.
+    Consul,
+    /// ServiceEntries and WorkloadEntries, and the pods that ServiceEntries select. Only few users
+    /// may register services in the sources above, so an entry does not replace these services.
     ServiceEntry,
     /// WorkloadEntries that Kubernetes Services select.
     WorkloadEntry,
-    /// A datacentre of Consul.
-    Consul,
 }
 
 impl Provider {
     /// All providers, in order.
     pub const ALL: [Self; 4] =
-        [Self::Kubernetes, Self::ServiceEntry, Self::WorkloadEntry, Self::Consul];
+        [Self::Kubernetes, Self::Consul, Self::ServiceEntry, Self::WorkloadEntry];
 
     /// Returns the name as users see it in `/debug/endpoints`.
     pub fn as_str(self) -> &'static str {

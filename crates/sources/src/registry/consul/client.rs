@@ -48,8 +48,6 @@ pub(super) enum ConsulToken {
 pub(super) struct ConsulResponse {
     /// `X-Consul-Index`.
     pub(super) index: Option<u64>,
-    /// Whether the token may not see the complete result.
-    pub(super) filtered: bool,
     pub(super) body: Bytes,
 }
 
@@ -106,13 +104,13 @@ impl ConsulClient {
         let sent = self.transport.clone().oneshot(request).await;
         let response = sent.map_err(|error| ApiError::from_exchange(name, &*error))?;
         let status = response.status().as_u16();
-        let (index, filtered) = (index(response.headers()), filtered(response.headers()));
+        let index = index(response.headers());
         let body = take(name, response).await?;
         if status != 200 {
             let start = body.get(..body.len().min(400)).unwrap_or_default();
             return Err(ApiError::from_status(status, &String::from_utf8_lossy(start), None));
         }
-        Ok(ConsulResponse { index, filtered, body })
+        Ok(ConsulResponse { index, body })
     }
 
     fn uri(&self, query: &Query<'_>) -> Result<Uri, ApiError> {
@@ -173,11 +171,6 @@ async fn take(name: &str, response: Response<Incoming>) -> Result<Bytes, ApiErro
 
 fn index(headers: &HeaderMap) -> Option<u64> {
     headers.get("x-consul-index")?.to_str().ok()?.parse().ok()
-}
-
-fn filtered(headers: &HeaderMap) -> bool {
-    let value = headers.get("x-consul-results-filtered-by-acls");
-    value.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"true"))
 }
 
 /// Escapes a name for use in a path.

@@ -236,10 +236,7 @@ fn ports(members: &[ConsulInstance<'_>], invalid: &mut Vec<String>) -> BTreeMap<
 }
 
 /// Returns the protocol that an instance declares, if it is known.
-fn declared_protocol(
-    member: &ConsulInstance<'_>,
-    invalid: &mut Vec<String>,
-) -> Option<Protocol> {
+fn declared_protocol(member: &ConsulInstance<'_>, invalid: &mut Vec<String>) -> Option<Protocol> {
     let text = member.labels.get("protocol")?;
     match Protocol::of_port("TCP", Some(text), "", member.number) {
         Protocol::Auto => {

@@ -60,8 +60,8 @@ pub(super) struct Datacentre {
 /// The reports of readers. A response includes whether the token may not see all of it. The reader
 /// is notified whether the response is to be confirmed.
 enum DatacentreInput {
-    Catalogue(Result<(Vec<Arc<str>>, bool), ApiError>, oneshot::Sender<Unconfirmed>),
-    Service(Arc<str>, Result<(Instances, bool), ApiError>, oneshot::Sender<Unconfirmed>),
+    Catalogue(Result<Vec<Arc<str>>, ApiError>, oneshot::Sender<Unconfirmed>),
+    Service(Arc<str>, Result<Instances, ApiError>, oneshot::Sender<Unconfirmed>),
     Probed(Result<(), ApiError>),
 }
 
@@ -138,21 +138,23 @@ impl DatacentreRun<'_> {
     fn apply(&mut self, input: DatacentreInput) {
         let now = SystemTime::now();
         match input {
-            DatacentreInput::Catalogue(Ok((names, filtered)), reader) => {
+            DatacentreInput::Catalogue(Ok(names), reader) => {
                 self.facts.last_contact = Some(now);
-                let outcome = self.index.catalogue(names, filtered, Instant::now());
+                let outcome = self.index.catalogue(names, Instant::now());
                 // A reader that has ended needs no reply.
-                let _ = reader.send(matches!(outcome, CatalogOutcome::Doubtful(_)));
+                let _ = reader.send(!matches!(outcome, CatalogOutcome::Yes { .. }));
                 match outcome {
                     CatalogOutcome::Yes { come, gone } => {
                         self.catalogue = None;
                         self.follow(come, &gone);
                     }
                     CatalogOutcome::Doubtful(reason) => {
-                        let code =
-                            if filtered { &codes::CONSUL_DENIED } else { &codes::CONSUL_ODD };
                         self.facts.failures += 1;
-                        self.catalogue = Some((reason, code));
+                        self.catalogue = Some((reason, &codes::CONSUL_ODD));
+                    }
+                    CatalogOutcome::Denied(reason) => {
+                        self.facts.failures += 1;
+                        self.catalogue = Some((reason.to_owned(), &codes::CONSUL_DENIED));
                     }
                 }
             }
@@ -160,9 +162,9 @@ impl DatacentreRun<'_> {
                 self.facts.failures += 1;
                 self.catalogue = Some((error.to_string(), error_code(&error)));
             }
-            DatacentreInput::Service(name, Ok((instances, filtered)), reader) => {
+            DatacentreInput::Service(name, Ok(instances), reader) => {
                 self.facts.last_contact = Some(now);
-                let outcome = self.index.service(&name, instances, filtered, Instant::now());
+                let outcome = self.index.service(&name, instances);
                 let _ = reader.send(!outcome);
             }
             DatacentreInput::Service(name, Err(error), _) => {
@@ -276,14 +278,13 @@ struct Readers {
 
 impl Readers {
     async fn catalogue(&self) {
-        let read = |answer: &ConsulResponse| Ok((catalog::names(&answer.body)?, answer.filtered));
+        let read = |answer: &ConsulResponse| catalog::names(&answer.body);
         self.follow("catalog/services", WAIT, None, read, DatacentreInput::Catalogue).await;
     }
 
     async fn service(&self, name: Arc<str>, wait: Duration) {
         let path = format!("health/service/{}", escape(&name));
-        let read =
-            |answer: &ConsulResponse| Ok((catalog::instances(&answer.body)?, answer.filtered));
+        let read = |answer: &ConsulResponse| catalog::instances(&answer.body);
         let to_input = |result, reader| DatacentreInput::Service(Arc::clone(&name), result, reader);
         self.follow(&path, wait, Some(&self.slots), read, to_input).await;
     }

@@ -1,10 +1,12 @@
 //! The state of one datacentre: the services in its catalogue, their records, and the changes that
 //! have yet to be reported. Pure.
 //!
-//! Services that cannot be read keep their last state. A catalogue that lacks most previous
-//! services, and a service that has lost all its instances, must be confirmed by a second response
-//! ([`mass_deletion`](strait_base::mass_deletion)). They are never accepted while the token may not
-//! see everything.
+//! Services that cannot be read keep their last state. A catalogue that lacks most previous services
+//! must be confirmed by a second response ([`mass_deletion`](strait_base::mass_deletion)).
+//!
+//! Consul omits everything that the token may not read, and old versions do not say so. Two
+//! responses show it: an empty catalogue, because Consul's servers register themselves, and a
+//! service in the catalogue without any instance. Neither removes anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,6 +14,7 @@ use std::time::Instant;
 
 use super::catalog::Instances;
 use super::convert;
+use strait_base::codes;
 use strait_base::mass_deletion::MassDeletionGuard;
 use strait_base::source_status::WARNINGS_MAX;
 use strait_model::registry::{Contents, ServiceRecord, ShardChange};
@@ -28,21 +31,18 @@ pub(super) struct ConsulIndex {
     /// Services that share a host with an earlier one, or have no valid host name.
     unusable: Vec<String>,
     listed: bool,
-    /// Responses that must be confirmed.
-    guard: MassDeletionGuard<QuerySubject>,
+    /// Catalogues that must be confirmed.
+    guard: MassDeletionGuard<()>,
     is_sent: bool,
     /// Hosts with unreported changes, each with the service that owns it.
     pending: BTreeMap<Hostname, Arc<str>>,
 }
 
-/// The subject of a query.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum QuerySubject {
-    /// The names of all services.
-    Catalogue,
-    /// The instances of one service.
-    Service(Arc<str>),
-}
+/// What a catalogue without any service means, and a service without any instance.
+const EMPTY_CATALOGUE: &str =
+    "the catalogue is empty, so the token may not read it: Consul's own service is always in it";
+const NO_INSTANCE: &str = "the catalogue has it, but the response has no instance, so the token \
+     may not read its nodes (node:read)";
 
 #[derive(Debug, Default)]
 struct CatalogService {
@@ -69,6 +69,8 @@ pub(super) enum CatalogOutcome {
     },
     /// Not accepted, with the reason: to be requested again soon.
     Doubtful(String),
+    /// Not accepted, because the token may not read it.
+    Denied(&'static str),
 }
 
 impl ConsulIndex {
@@ -100,26 +102,15 @@ impl ConsulIndex {
         }
     }
 
-    /// Processes the names in the catalogue. `filtered` is whether the token may not see all of
-    /// them.
-    pub(super) fn catalogue(
-        &mut self,
-        names: Vec<Arc<str>>,
-        filtered: bool,
-        now: Instant,
-    ) -> CatalogOutcome {
-        if filtered && names.is_empty() && !self.services.is_empty() {
-            return CatalogOutcome::Doubtful(
-                "the catalogue is empty, because the token may not read it".into(),
-            );
+    /// Processes the names in the catalogue.
+    pub(super) fn catalogue(&mut self, names: Vec<Arc<str>>, now: Instant) -> CatalogOutcome {
+        if names.is_empty() && !self.services.is_empty() {
+            return CatalogOutcome::Denied(EMPTY_CATALOGUE);
         }
         let found = names.iter().filter(|name| self.services.contains_key(*name)).count();
-        if !self.guard.admits(QuerySubject::Catalogue, self.services.len(), found, now) {
-            let mut unconfirmed_lists = self.guard.waiting();
-            let unconfirmed = unconfirmed_lists.find_map(|(subject, unconfirmed)| {
-                (*subject == QuerySubject::Catalogue).then_some(unconfirmed)
-            });
-            let fact = unconfirmed.map_or_else(String::new, ToString::to_string);
+        if !self.guard.admits((), self.services.len(), found, now) {
+            let unconfirmed = self.guard.waiting().next();
+            let fact = unconfirmed.map_or_else(String::new, |(_, list)| list.to_string());
             return CatalogOutcome::Doubtful(format!("the catalogue {fact}"));
         }
         self.listed = true;
@@ -141,7 +132,6 @@ impl ConsulIndex {
         let gone: Vec<_> =
             self.services.keys().filter(|name| !names.contains(*name)).cloned().collect();
         for name in &gone {
-            self.guard.forget(&QuerySubject::Service(Arc::clone(name)));
             if let Some(CatalogService { record: Some(_), .. }) = self.services.remove(name) {
                 self.pending.extend(convert::hostname(name).map(|host| (host, Arc::clone(name))));
             }
@@ -155,36 +145,18 @@ impl ConsulIndex {
     }
 
     /// Processes the instances of one service. Returns whether they were accepted; otherwise they
-    /// must be requested again soon.
-    pub(super) fn service(
-        &mut self,
-        name: &Arc<str>,
-        instances: Instances,
-        filtered: bool,
-        now: Instant,
-    ) -> bool {
+    /// must be requested again soon. A service that loses its last instance leaves the catalogue.
+    pub(super) fn service(&mut self, name: &Arc<str>, instances: Instances) -> bool {
         let Some(service) = self.services.get_mut(name) else { return true };
         service.has_response = true;
         service.failures = 0;
-        if instances.valid.is_empty() && filtered && service.record.is_some() {
-            let fact =
-                "the token may no longer read its instances; the last known ones stay in use";
-            service.trouble = Some(fact.to_owned());
-            return false;
-        }
-        // Some instances may well be gone. Only the loss of all is doubtful, even more so while the
-        // catalogue is doubtful.
-        let has_some = !(instances.valid.is_empty() && instances.invalid.is_empty());
-        let (known_count, found_count) =
-            (usize::from(service.record.is_some()), usize::from(has_some));
-        let is_catalogue_doubted =
-            self.guard.waiting().any(|(subject, _)| *subject == QuerySubject::Catalogue);
-        let subject = QuerySubject::Service(Arc::clone(name));
-        if found_count < known_count && is_catalogue_doubted
-            || !self.guard.admits(subject, known_count, found_count, now)
-        {
-            let fact = "it suddenly has no instances; the last known ones stay in use until a second response confirms this";
-            service.trouble = Some(fact.to_owned());
+        if instances.valid.is_empty() && instances.invalid.is_empty() {
+            let kept = match service.record {
+                Some(_) => "; the last known ones stay in use",
+                None => "",
+            };
+            let code = codes::CONSUL_DENIED.id;
+            service.trouble = Some(format!("{code}: {NO_INSTANCE}{kept}"));
             return false;
         }
         service.trouble = None;
@@ -268,7 +240,10 @@ impl ConsulIndex {
                 .chain(&service.invalid)
                 .map(move |fact| format!("service {name:?}: {fact}"))
         });
-        self.unusable.iter().cloned().chain(service_warnings).take(WARNINGS_MAX).collect()
+        let denied = self.listed && self.services.is_empty() && self.unusable.is_empty();
+        let denied = denied.then(|| format!("{}: {EMPTY_CATALOGUE}", codes::CONSUL_DENIED.id));
+        let unusable = denied.into_iter().chain(self.unusable.iter().cloned());
+        unusable.chain(service_warnings).take(WARNINGS_MAX).collect()
     }
 
     fn records(&self) -> impl Iterator<Item = &ServiceRecord> {

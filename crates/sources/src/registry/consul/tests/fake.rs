@@ -31,7 +31,7 @@ pub(super) enum Fault {
     Endless,
     /// Complete responses that are not JSON.
     Nonsense,
-    /// Omits everything, and reports that the result is filtered.
+    /// Omits everything, as for a token without rights.
     Filter,
 }
 
@@ -195,9 +195,8 @@ async fn serve(
             Fault::Truncate => body.len() + 100,
             _ => body.len(),
         };
-        let filtered = fault == Fault::Filter;
         let head = format!(
-            "HTTP/1.1 {status}\r\ncontent-length: {length}\r\nx-consul-index: {}\r\nx-consul-results-filtered-by-acls: {filtered}\r\n\r\n",
+            "HTTP/1.1 {status}\r\ncontent-length: {length}\r\nx-consul-index: {}\r\n\r\n",
             now.index
         );
         stream.write_all(head.as_bytes()).await?;

@@ -102,6 +102,24 @@ fn tags_and_metadata_define_protocol_network_tls_and_port() {
 }
 
 #[test]
+fn declared_protocol_of_any_instance_precedes_the_default() {
+    let declaring = |id: &str, protocol: &str| {
+        let mut declaring = instance(id, "10.0.0.2", 80);
+        declaring["Service"]["Meta"] = json!({ "protocol": protocol });
+        declaring
+    };
+    let silent = instance("a", "10.0.0.1", 80);
+    let converted = convert(&[silent.clone(), declaring("b", "http"), declaring("c", "grpc")]);
+    let port = &converted.record.expect("a service").service.ports[0];
+    assert_eq!((&*port.name, port.protocol), ("http-80", Protocol::Http));
+    let fact = r#"instance "c": port 80 has protocol HTTP, which instance "b" declares"#;
+    assert_eq!(converted.invalid, [fact]);
+    let unknown = convert(&[silent, declaring("b", "htpp"), declaring("c", "http")]);
+    assert_eq!(unknown.record.expect("a service").service.ports[0].protocol, Protocol::Http);
+    assert_eq!(unknown.invalid, [r#"instance "b": protocol "htpp" is unknown and ignored"#]);
+}
+
+#[test]
 fn locality_comes_from_the_instance_then_the_node_then_the_datacentre() {
     let place = |zone: &str| json!({"Region": "eu", "Zone": zone});
     let mut both = with("/Service/Locality", place("a"));
@@ -197,8 +215,8 @@ fn first_report_waits_until_every_service_was_read_or_failed_three_times() {
     let mut index = ConsulIndex::new("dc1");
     assert!(!index.has_news());
     let now = Instant::now();
-    index.catalogue(names(&["a", "b"]), false, now);
-    index.service(&"a".into(), read(&[instance("a", "10.0.0.1", 80)]), false, now);
+    index.catalogue(names(&["a", "b"]), now);
+    index.service(&"a".into(), read(&[instance("a", "10.0.0.1", 80)]));
     for _ in 0..2 {
         index.failed(&"b".into(), "status 500");
         assert!(index.take_change().is_none());
@@ -207,7 +225,7 @@ fn first_report_waits_until_every_service_was_read_or_failed_three_times() {
     let Some(ShardChange::Reset(contents)) = index.take_change() else { panic!("a reset") };
     assert_eq!(contents.services.len(), 1);
     assert!(index.take_change().is_none());
-    index.service(&"b".into(), read(&[instance("b", "10.0.0.2", 80)]), false, now);
+    index.service(&"b".into(), read(&[instance("b", "10.0.0.2", 80)]));
     let Some(ShardChange::Update(contents)) = index.take_change() else { panic!("an update") };
     assert_eq!(
         contents.services.keys().map(|host| host.as_str()).collect::<Vec<_>>(),
@@ -221,31 +239,47 @@ fn sudden_loss_is_accepted_when_the_second_response_confirms_it() {
     let start = Instant::now();
     let later = start + CONFIRM_AFTER;
     let all = ["a", "b", "c"];
-    index.catalogue(names(&all), false, start);
-    let some = || read(&[instance("i", "10.0.0.1", 80)]);
+    index.catalogue(names(&all), start);
     for name in all {
-        assert!(index.service(&name.into(), some(), false, start));
+        assert!(index.service(&name.into(), read(&[instance("i", "10.0.0.1", 80)])));
     }
     assert!(index.take_change().is_some());
-
-    assert!(!index.service(&"a".into(), read(&[]), false, start));
-    assert!(index.service(&"a".into(), some(), false, start), "it was a fault");
-    assert!(!index.service(&"a".into(), read(&[]), false, start));
-    assert!(index.service(&"a".into(), read(&[]), false, later));
-    assert!(index.take_change().is_some());
-    assert!(index.service(&"a".into(), read(&[]), false, later), "the loss is already known");
 
     // Losing two of three services is a loss of most, though not all.
     let fact = "the catalogue has 1 of 3 known objects; waiting for confirmation";
     let doubtful = CatalogOutcome::Doubtful(fact.to_owned());
-    assert_eq!(index.catalogue(names(&["a"]), false, start), doubtful);
-    assert!(!index.service(&"b".into(), read(&[]), false, start));
-    assert!(!index.service(&"b".into(), read(&[]), false, later), "nor its consequences");
+    assert_eq!(index.catalogue(names(&["a"]), start), doubtful);
     assert!(index.take_change().is_none());
     let gone = names(&["b", "c"]);
+    assert_eq!(index.catalogue(names(&["a"]), later), CatalogOutcome::Yes { come: vec![], gone });
+    assert!(index.take_change().is_some());
+}
+
+#[test]
+fn response_that_lacks_what_the_token_may_not_read_removes_nothing() {
+    let mut index = ConsulIndex::new("dc1");
+    let start = Instant::now();
+    let later = start + CONFIRM_AFTER;
+    let yes = |come: &[&str]| CatalogOutcome::Yes { come: names(come), gone: vec![] };
+    assert_eq!(index.catalogue(names(&[]), start), yes(&[]));
+    assert!(index.warnings()[0].starts_with("STR0321: the catalogue is empty"));
+    index.catalogue(names(&["a", "b"]), start);
+    assert!(index.warnings().is_empty());
+    assert!(index.service(&"a".into(), read(&[instance("i", "10.0.0.1", 80)])));
+    // The first response is processed, so that the other services are not delayed.
+    assert!(!index.service(&"b".into(), read(&[])));
+    assert!(index.take_change().is_some());
+    assert!(!index.service(&"a".into(), read(&[])));
+    assert!(matches!(index.catalogue(names(&[]), start), CatalogOutcome::Denied(_)));
+    assert!(matches!(index.catalogue(names(&[]), later), CatalogOutcome::Denied(_)));
+    assert!(!index.service(&"a".into(), read(&[])));
+    assert!(index.take_change().is_none());
+    let warnings = index.warnings();
+    assert_eq!(warnings.iter().filter(|text| text.contains("STR0321")).count(), 2, "{warnings:?}");
+    // Removed by the catalogue.
     assert_eq!(
-        index.catalogue(names(&["a"]), false, later),
-        CatalogOutcome::Yes { come: vec![], gone }
+        index.catalogue(names(&["b"]), later),
+        CatalogOutcome::Yes { come: vec![], gone: names(&["a"]) }
     );
     assert!(index.take_change().is_some());
 }
@@ -254,10 +288,10 @@ fn sudden_loss_is_accepted_when_the_second_response_confirms_it() {
 fn names_with_a_shared_or_invalid_host_are_reported() {
     let mut index = ConsulIndex::new("dc1");
     let now = Instant::now();
-    let outcome = index.catalogue(names(&["Web", "web", "a b", "ok"]), false, now);
+    let outcome = index.catalogue(names(&["Web", "web", "a b", "ok"]), now);
     assert_eq!(outcome, CatalogOutcome::Yes { come: names(&["Web", "ok"]), gone: vec![] });
     assert_eq!(index.warnings().len(), 2, "{:?}", index.warnings());
-    let outcome = index.catalogue(names(&["web", "ok"]), false, now);
+    let outcome = index.catalogue(names(&["web", "ok"]), now);
     assert_eq!(outcome, CatalogOutcome::Yes { come: names(&["web"]), gone: names(&["Web"]) });
 }
 
