@@ -40,6 +40,8 @@ pub(crate) fn run(host: &Host) {
             "apiGroups": ["certificates.k8s.io"], "resources": ["signers"],
             "resourceNames": ["strait.dev/mesh"], "verbs": ["attest"],
         },
+        // The cluster is the config cluster, so its account may also hold the Lease of the writer.
+        { "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create", "get", "update"] },
     ]);
     apiserver.apply(&reader_rights());
     apiserver.apply(&[
