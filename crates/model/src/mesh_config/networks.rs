@@ -82,7 +82,9 @@ impl MeshNetworks {
             }
             networks.insert(NetworkId::from(name), read);
         }
-        Ok(Self::new(networks))
+        let mut parsed = Self::new(networks);
+        parsed.conflicts.extend(unknown_fields(&yaml::parse::<Value>(text)?));
+        Ok(parsed)
     }
 
     /// Resolves conflicting claims of `networks`.
@@ -169,6 +171,37 @@ impl MeshNetworks {
     pub fn conflicts(&self) -> &[String] {
         &self.conflicts
     }
+}
+
+/// Describes the fields that do not exist and therefore have no effect.
+fn unknown_fields(text: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut check = |value: &Value, path: &str, known: &[&str]| {
+        let names = value.as_object().into_iter().flat_map(|fields| fields.keys());
+        for name in names.filter(|name| !known.contains(&name.as_str())) {
+            let known = known.join(", ");
+            found.push(format!(
+                "field {path}{name} is unknown and has no effect; known fields: {known}"
+            ));
+        }
+    };
+    check(text, "", &["networks"]);
+    for (name, network) in text["networks"].as_object().into_iter().flatten() {
+        check(network, &format!("networks.{name}."), &["endpoints", "gateways"]);
+        let items = |field: &str| network[field].as_array().into_iter().flatten().enumerate();
+        for (index, item) in items("endpoints") {
+            let path = format!("networks.{name}.endpoints[{index}].");
+            let known = ["fromCidr", "fromRegistry", "from_cidr", "from_registry"];
+            check(item, &path, &known);
+        }
+        for (index, item) in items("gateways") {
+            let path = format!("networks.{name}.gateways[{index}].");
+            let known =
+                ["address", "registryServiceName", "port", "locality", "registry_service_name"];
+            check(item, &path, &known);
+        }
+    }
+    found
 }
 
 #[derive(Deserialize, Default)]
@@ -333,6 +366,19 @@ fn line(location: &serde_saphyr::Location) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn unknown_fields_are_reported_and_the_rest_is_active() {
+        let parsed = MeshNetworks::parse(
+            "networks: {n1: {gateway: [{address: 10.0.0.1, port: 1}], endpoints: [{fromRegistry: c1, fromX: 1}]}}\nnets: {}",
+        )
+        .expect("readable");
+        assert_eq!(parsed.network_by_registry(&"c1".into()), Some(&"n1".into()));
+        let found: Vec<_> =
+            parsed.conflicts().iter().filter_map(|text| text.split(' ').nth(1)).collect();
+        assert_eq!(found, ["nets", "networks.n1.gateway", "networks.n1.endpoints[0].fromX"]);
+        assert!(MeshNetworks::parse("").expect("nothing").conflicts().is_empty());
+    }
 
     fn parse(text: &str) -> MeshNetworks {
         MeshNetworks::parse(text).expect("the text is mesh networks")
