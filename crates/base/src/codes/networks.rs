@@ -76,10 +76,11 @@ The text is not YAML, or contains an invalid CIDR range, address, port or name. 
 stay active, so no endpoint changes its network because of it.";
 
     /// `--mesh-networks` or its ConfigMap.
-    MESH_NETWORKS_CONFLICT = "STR0411", "networks claim the same cluster or addresses",
-        "Let only one network claim each cluster and each range.", "\
-Two networks name the same cluster with fromRegistry, or the same CIDR range. The first one by name receives
-it, so that every replica decides equally. A longer range always wins over a shorter one.";
+    MESH_NETWORKS_CONFLICT = "STR0411", "a part of the mesh networks has no effect",
+        "Correct the field. Let only one network claim each cluster and each range.", "\
+A field is unknown, for example because its name is misspelled. Or two networks name the same cluster with
+fromRegistry, or the same CIDR range: the first network by name receives it, so that every replica decides
+equally. A longer range always takes precedence over a shorter one.";
 
     /// check: networks.
     CLAIM_IGNORED = "STR0412", "a claim to a network has no effect",
