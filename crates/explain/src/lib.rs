@@ -672,7 +672,7 @@ impl Decision<'_> {
             WithheldReason::GatewayPending => {
                 let mut pending = self.context.networks.pending().iter();
                 let of_network = pending.find(|one| one.network == *self.network);
-                let fact = of_network.map_or("it only accepts HBONE", |one| &one.reason);
+                let fact = of_network.map_or("it has no usable address", |one| &one.reason);
                 format!("no gateway of network {network} can be dialled yet: {fact}")
             }
             WithheldReason::GatewayUnserved => {

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::gateways::{ConfiguredGateway, Inputs, Networks, PendingCause, PendingGateway};
+use super::gateways::{
+    ConfiguredGateway, Inputs, Networks, ONLY_HBONE, PendingCause, PendingGateway,
+};
 use strait_model::{ClusterId, DeclaredGateway, GatewaySource, NETWORK_LABEL, WorkloadKey};
 
 impl Networks {
@@ -50,6 +52,8 @@ impl Networks {
         let owner = (!gateway.of_config_cluster_only).then(|| (*cluster).clone());
         let reason = if gateway.entrances.is_empty() {
             Some("the Gateway has no listener for the mesh's mTLS")
+        } else if gateway.entrances.iter().all(|(port, _)| *port == 0) {
+            Some(ONLY_HBONE)
         } else if gateway.addresses.is_empty() {
             Some("the Gateway has no address")
         } else {
@@ -66,7 +70,8 @@ impl Networks {
             return;
         }
         for host in &gateway.addresses {
-            found.extend(gateway.entrances.iter().map(|(port, hbone_port)| ConfiguredGateway {
+            let entrances = gateway.entrances.iter().filter(|(port, _)| *port != 0);
+            found.extend(entrances.map(|(port, hbone_port)| ConfiguredGateway {
                 network: network.clone(),
                 cluster: owner.clone(),
                 source: source.clone(),

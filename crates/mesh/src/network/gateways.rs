@@ -18,6 +18,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,6 +35,9 @@ use strait_model::{
 
 /// The port of HBONE.
 const HBONE_PORT: u16 = 15008;
+/// Why a gateway without a port for mTLS with SNI routing is not used.
+pub(super) const ONLY_HBONE: &str =
+    "it accepts only HBONE, and proxies need a port for mTLS with SNI (15443)";
 /// The maximum number of gateway names that are resolved for one cluster, so that a cluster with
 /// too many names does not delay the names of other clusters.
 const NAMES_PER_CLUSTER_MAX: usize = 64;
@@ -43,7 +47,7 @@ const NAMES_PER_CLUSTER_MAX: usize = 64;
 pub struct ResolvedGateway {
     /// Its address.
     pub address: IpAddr,
-    /// The port for mTLS with SNI routing; 0 if it has none.
+    /// The port for mTLS with SNI routing.
     pub port: u16,
     /// The network that it routes to.
     pub network: NetworkId,
@@ -343,8 +347,15 @@ impl Networks {
         let key = WorkloadKey::new(service.namespace.clone(), Arc::clone(&service.name));
         let mut facts = inputs.facts.iter().filter(|(id, _)| *id == cluster);
         let unserved = facts.any(|(_, facts)| facts.unserved.contains(&key));
-        let reason = if port == 0 && hbone_port == 0 {
-            Some("the Service has neither the mTLS port nor the HBONE port")
+        let label = service.labels.get(GATEWAY_PORT_LABEL).filter(|text| !text.is_empty());
+        let invalid_label = label.filter(|text| text.parse::<NonZeroU16>().is_err());
+        let port_reason = match invalid_label {
+            Some(text) => format!("label {GATEWAY_PORT_LABEL} {text:?} is not a port"),
+            None if hbone_port != 0 => ONLY_HBONE.to_owned(),
+            None => "the Service does not have the mTLS port".to_owned(),
+        };
+        let reason = if port == 0 {
+            Some(&*port_reason)
         } else if service.external_addresses.is_empty() {
             Some("the Service has no external address yet")
         } else if unserved {
@@ -472,11 +483,9 @@ impl Networks {
         self.all.dedup();
         // Dead gateways are omitted if the network has another usable gateway, so no network loses
         // its last one.
-        let usable = |gateway: &&ResolvedGateway| gateway.port != 0 && !gateway.dead;
-        let alive: BTreeSet<_> = self.all.iter().filter(usable).map(|one| &one.network).collect();
-        let used = |gateway: &&ResolvedGateway| {
-            gateway.port != 0 && !(gateway.dead && alive.contains(&gateway.network))
-        };
+        let alive = self.all.iter().filter(|gateway| !gateway.dead);
+        let alive: BTreeSet<_> = alive.map(|gateway| &gateway.network).collect();
+        let used = |gateway: &&ResolvedGateway| !(gateway.dead && alive.contains(&gateway.network));
         for gateway in self.all.iter().filter(used) {
             if let Some(cluster) = &gateway.cluster {
                 let key = (gateway.network.clone(), cluster.clone());

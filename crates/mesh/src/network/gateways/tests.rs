@@ -115,12 +115,12 @@ fn labelled_service_is_a_gateway_at_each_external_address() {
 #[test]
 fn ports_are_from_the_label_or_the_default_and_external() {
     // Label, service ports, node ports; expected mTLS and HBONE port, both 0 if the service is no
-    // gateway.
+    // gateway, which needs the mTLS port.
     type Case<'a> = (&'a str, &'a [u16], &'a [(u16, u16)], (u16, u16));
     let cases: [Case<'_>; 9] = [
         ("", &[15443], &[], (15443, 0)),
         ("", &[15443, 15008], &[], (15443, 15008)),
-        ("", &[15008], &[], (0, 15008)),
+        ("", &[15008], &[], (0, 0)),
         ("443", &[443, 15443], &[], (443, 0)),
         ("many", &[15443], &[], (15443, 0)),
         ("0", &[15443], &[], (15443, 0)),
@@ -145,6 +145,22 @@ fn ports_are_from_the_label_or_the_default_and_external() {
     datagrams.ports[0].protocol = Protocol::Udp;
     let networks = build(&[("east", datagrams)], "", &ResolvedNames::default());
     assert!(shown(&networks).is_empty());
+}
+
+#[test]
+fn gateway_without_the_mtls_port_is_pending_with_the_reason() {
+    for (label, number, reason) in [
+        ("", 15008, "it accepts only HBONE"),
+        ("", 80, "the Service does not have the mTLS port"),
+        ("abc", 443, "label networking.istio.io/gatewayPort \"abc\" is not a port"),
+    ] {
+        let mut gateway = gateway_of("n1", &["203.0.113.1"]);
+        gateway.labels.insert(GATEWAY_PORT_LABEL.into(), label.into());
+        gateway.ports = vec![port("tls", number)];
+        let networks = build(&[("east", gateway)], "", &ResolvedNames::default());
+        let pending = pending(&networks);
+        assert!(pending.len() == 1 && pending[0].starts_with(reason), "{pending:?}");
+    }
 }
 
 #[test]
