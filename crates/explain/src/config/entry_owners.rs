@@ -150,8 +150,13 @@ impl ConfigView<'_> {
                 (_, Ok(range)) => owners.ranges.get(&range.trunc()),
                 _ => None,
             };
+            // Hosts of one entry have the same endpoints at the address.
+            let is_same_entry = |other: &MergedService| {
+                let (one, other) = (&service.primary, &other.primary);
+                one.namespace == other.namespace && one.name == other.name
+            };
             let is_first = |other: &&&MergedService| {
-                other.hostname() != service.hostname()
+                !is_same_entry(other)
                     && order(other) < own
                     && collides(other, service)
             };

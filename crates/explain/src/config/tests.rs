@@ -102,6 +102,11 @@ fn entry_at_a_service_of_another_namespace_names_its_owner() {
         ),
         (json!({ "hosts": ["web.shop"] }), ObjectStanding::InForce, Some("STR1014 spec.hosts[0]")),
         (json!({}), ObjectStanding::InForce, None),
+        (
+            json!({ "hosts": ["a.example", "b.example"], "addresses": ["10.60.5.1"] }),
+            ObjectStanding::InForce,
+            None,
+        ),
         (json!({ "endpoints": [] }), ObjectStanding::InForce, Some("STR1089 spec.endpoints")),
         (json!({ "endpoints": [], "resolution": "DNS" }), ObjectStanding::InForce, None),
     ] {
