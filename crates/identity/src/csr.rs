@@ -15,6 +15,8 @@ use super::error::IdentityError;
 /// Maximum size of a request in bytes; a request for an 8192 bit RSA key has 3 KiB.
 pub const LENGTH_MAX: usize = 16 * 1024;
 
+const UNSUPPORTED_KEY: &str = "its key is not RSA, P-256, P-384 or Ed25519";
+
 /// Returns the key in a PKCS#10 request (PEM), whose signature proves the possession of the private
 /// key.
 ///
@@ -32,17 +34,21 @@ pub fn public_key(pem: &str) -> Result<SubjectPublicKeyInfo, IdentityError> {
     if !rest.is_empty() {
         return Err(IdentityError::Request("there is data after the request"));
     }
+    let key = &request.certification_request_info.subject_pki;
+    // Before the signature, which is verified for supported keys only.
+    match key.parsed() {
+        Ok(PublicKey::RSA(rsa)) if !(2048..=8192).contains(&rsa.key_size()) => {
+            return Err(IdentityError::Request("an RSA key must have 2048 to 8192 bits"));
+        }
+        Ok(PublicKey::EC(point)) if ![256, 384].contains(&point.key_size()) => {
+            return Err(IdentityError::Request(UNSUPPORTED_KEY));
+        }
+        _ => {}
+    }
     request
         .verify_signature()
         .map_err(|_| IdentityError::Request("its signature does not match its key"))?;
-    let key = &request.certification_request_info.subject_pki;
-    if let Ok(PublicKey::RSA(rsa)) = key.parsed()
-        && !(2048..=8192).contains(&rsa.key_size())
-    {
-        return Err(IdentityError::Request("an RSA key must have 2048 to 8192 bits"));
-    }
-    SubjectPublicKeyInfo::from_der(key.raw)
-        .map_err(|_| IdentityError::Request("its key is not RSA, P-256, P-384 or Ed25519"))
+    SubjectPublicKeyInfo::from_der(key.raw).map_err(|_| IdentityError::Request(UNSUPPORTED_KEY))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 //! `trust_generation` tells when connections must be checked again.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{ErrorKind, Read as _};
+use std::io::{self, ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -418,7 +418,8 @@ fn expired(current: &ServerIdentity, now: SystemTime) -> Option<IdentityError> {
     let leaf = current.certificate.cert.first()?;
     let (not_before, not_after) = validity(leaf)?;
     let origin = "use".to_owned();
-    (not_after < now).then_some(IdentityError::NotValidNow { origin, not_before, not_after })
+    let is_valid = (not_before..=not_after).contains(&now);
+    (!is_valid).then_some(IdentityError::NotValidNow { origin, not_before, not_after })
 }
 
 fn report(old: &ServerIdentity, new: &ServerIdentity) {
@@ -447,8 +448,9 @@ fn replaces_all_roots(old: &ServerIdentity, new: &ServerIdentity) -> bool {
     !new.trust.certificates().any(|der| stays(der) && !is_retained(der))
 }
 
-/// Renews the issued serving certificate if it is due. Uses the active CA, so that a temporarily
-/// invalid CA directory does not prevent the renewal.
+/// Renews the issued serving certificate if it is due, or if it is not valid yet because the clock
+/// was set back. Uses the active CA, so that a temporarily invalid CA directory does not prevent the
+/// renewal.
 fn renew(
     settings: &CertificateSettings,
     current: &ServerIdentity,
@@ -459,7 +461,9 @@ fn renew(
     else {
         return None;
     };
-    (renew_at <= now).then(|| {
+    let leaf = current.certificate.cert.first().and_then(validity);
+    let is_early = leaf.is_some_and(|(begins, _)| now < begins);
+    (renew_at <= now || is_early).then(|| {
         let (certificate, renew_at) = issued(authority, names, Some(current), now)?;
         Ok(ServerIdentity {
             server_config: tls::server_config(&certificate, &current.trust, settings.clients)?,
@@ -675,11 +679,14 @@ fn issued(
     Ok((Arc::new(certified), now + remaining / 2))
 }
 
+/// Why a file cannot be read: the kind, and the error code of the system.
+type ReadError = (ErrorKind, Option<i32>);
+
 /// The contents of all files in use or the error of reading them, and the mesh config's roots.
 /// Compared as a whole.
 #[derive(Clone, Default, PartialEq, Eq)]
 struct CertificateFiles {
-    files: BTreeMap<PathBuf, Result<Vec<u8>, ErrorKind>>,
+    files: BTreeMap<PathBuf, Result<Vec<u8>, ReadError>>,
     named: Arc<NamedRoots>,
     followed: Option<Arc<FollowedAuthority>>,
 }
@@ -703,7 +710,8 @@ impl CertificateFiles {
             _ => None,
         };
         let read = |path: PathBuf| {
-            let contents = read_bounded(&path).map_err(|error| error.kind());
+            let contents =
+                read_bounded(&path).map_err(|error| (error.kind(), error.raw_os_error()));
             (path, contents)
         };
         Self {
@@ -753,10 +761,12 @@ impl CertificateFiles {
         self.contents(path).map_err(|source| IdentityError::Read { path: path.to_owned(), source })
     }
 
-    fn contents(&self, path: &Path) -> std::io::Result<&[u8]> {
+    fn contents(&self, path: &Path) -> io::Result<&[u8]> {
         match self.files.get(path) {
             Some(Ok(contents)) => Ok(contents),
-            Some(Err(kind)) => Err((*kind).into()),
+            Some(Err((kind, code))) => {
+                Err(code.map_or_else(|| (*kind).into(), io::Error::from_raw_os_error))
+            }
             None => Err(ErrorKind::NotFound.into()),
         }
     }
@@ -768,7 +778,7 @@ fn authority_files(directory: &Path) -> impl Iterator<Item = PathBuf> {
     names.concat().into_iter().chain([APPROVED]).map(|name| directory.join(name))
 }
 
-fn read_bounded(path: &Path) -> std::io::Result<Vec<u8>> {
+fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     let mut contents = Vec::new();
     strait_base::durable::open_file(path)?.take(FILE_LENGTH_MAX).read_to_end(&mut contents)?;
     Ok(contents)

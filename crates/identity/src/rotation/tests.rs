@@ -277,6 +277,11 @@ fn serving_certificate_is_renewed_at_half_of_its_lifetime() {
     assert!(next.serving_not_after > first.serving_not_after + 12 * hour);
     assert_eq!(next.trust_generation, first.trust_generation);
     assert!(rotation.apply(&settings, files(), &next, start + 14 * hour).is_none());
+    // The clock is set back: the certificate is not valid yet.
+    let back = rotation.apply(&settings, files(), &next, start).expect("renewed");
+    assert!(back.serving_not_after < next.serving_not_after);
+    assert_eq!(back.problem, None);
+    assert!(rotation.apply(&settings, files(), &back, start + hour).is_none());
 }
 
 #[test]
