@@ -124,8 +124,8 @@ impl ExplainArgs {
     }
 }
 
-/// Returns the exit code. Unhealthy means that a ready endpoint is withheld or withdrawn, or that
-/// there is no endpoint to send requests to. If one address was requested, only that endpoint is
+/// Returns the exit code. Unhealthy means that a ready endpoint is withheld or withdrawn, that the
+/// proxy rejects responses, or that there is no endpoint to send requests to. If one address was requested, only that endpoint is
 /// considered.
 pub(super) fn verdict(answer: &Explanation, address: Option<&str>) -> Exit {
     let endpoints = answer.endpoints.as_slice();
@@ -144,7 +144,8 @@ pub(super) fn verdict(answer: &Explanation, address: Option<&str>) -> Exit {
         let code = row.code.as_deref().unwrap_or_default();
         [codes::GATEWAY_DEAD.id, codes::CLUSTER_DARK.id].contains(&code)
     };
-    let troubled = troubled || answer.clusters.iter().any(is_trouble);
+    let rejects = answer.notes.iter().any(|note| note.starts_with(codes::NACK.id));
+    let troubled = troubled || rejects || answer.clusters.iter().any(is_trouble);
     // If the proxy finds endpoints itself, there may be none to show.
     let finds = address.is_none() && endpoints.is_empty() && answer.found.is_some();
     if troubled || !(sent || finds) { Exit::Unhealthy } else { Exit::Fine }

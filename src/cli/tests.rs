@@ -251,6 +251,9 @@ fn explain_is_unhealthy_if_a_ready_endpoint_is_withheld() {
     let clusters = serde_json::json!([{ "code": strait_base::codes::CLUSTER_DARK.id }]);
     let partly = serde_json::json!({ "endpoints": [sent()], "clusters": clusters });
     assert_eq!(explain::verdict(&typed(partly), None), Exit::Unhealthy);
+    let notes = ["STR0507: the proxy refused the last eds response"];
+    let rejected = serde_json::json!({ "endpoints": [sent()], "notes": notes });
+    assert_eq!(explain::verdict(&typed(rejected), None), Exit::Unhealthy);
     // A service that the proxy resolves itself needs no endpoints.
     let passed_on = serde_json::json!({ "endpoints": [], "found": "as the client asks (NONE)" });
     let passed_on = typed(passed_on);

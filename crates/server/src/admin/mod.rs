@@ -505,7 +505,7 @@ async fn explained(
     let id = connection.proxy().id.to_string();
     let address = query.address.as_deref();
     let is_scoped = connection.proxy().kind.serves_one_workload();
-    let explanation =
+    let mut explanation =
         explain(&context, &id, (&view, is_scoped), &query.hostname, query.port, address)
             .map_err(|error| AdminFailure(StatusCode::NOT_FOUND, error.to_string()))?;
     // Endpoints without IP addresses may be requested by name.
@@ -514,6 +514,7 @@ async fn explained(
         let text = format!("address={} is not an IP address", address.unwrap_or_default());
         return Err(AdminFailure(StatusCode::BAD_REQUEST, text));
     }
+    explanation.notes.extend(walk::refusals(&connection));
     Ok(pretty(StatusCode::OK, &api::Explanation::from(explanation)))
 }
 

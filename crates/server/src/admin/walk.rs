@@ -205,13 +205,14 @@ fn guard(walk: &mut RequestWalk, access: &PolicyExplanation) {
 }
 
 /// Returns the responses that the proxy refused; it uses the previous ones.
-fn refusals(stream: &OpenStream) -> Vec<String> {
+pub(super) fn refusals(stream: &OpenStream) -> Vec<String> {
     let summary = stream.summary();
     let types = ["cds", "eds", "lds", "rds"].into_iter();
     let refused = types.filter_map(|kind| {
         let error = &summary.types.get(kind)?.nack.as_ref()?.error;
         Some(format!(
-            "the proxy refused the last {kind} response and uses the previous one: {error}"
+            "{}: the proxy refused the last {kind} response and uses the previous one, if any: {error}",
+            codes::NACK
         ))
     });
     refused.collect()
