@@ -104,7 +104,7 @@ automatically.";
 
     /// Fields of the mesh config that have no effect.
     MESH_FIELD_UNUSED = "STR0111", "a field of the mesh config has no effect",
-        "Remove the field if you do not need it. Otherwise keep the component that implements it today.", "\
+        "Remove the field if you do not need it. Otherwise see the supported fields: docs/reference/mesh-config.md", "\
 The mesh config has the format of Istio's, and Strait supports a part of it. `strait serve` warns about each
 unsupported field, and GET /debug/mesh shows the active settings. The other fields of the mesh config apply.";
 
@@ -125,7 +125,7 @@ cluster stays in use, and Strait retries with growing pauses. No other cluster i
 
     /// Before the first contact after a start.
     RESTORED = "STR0302", "data from before the start of Strait is in use",
-        "Nothing, until the first contact is complete. Afterwards, see the reason: strait cluster get ID", "\
+        "Wait until Strait has read the source. If that takes long, see the reason: strait cluster get ID", "\
 Strait was restarted and has not read the source completely yet. Until then it uses the data on disk
 (--state-dir). The reason states the age of the data and what prevents a newer read, if anything does.";
 
@@ -139,17 +139,15 @@ joins automatically as soon as it syncs.";
     AUTH_FAILED = "STR0304", "the API server does not accept the credential",
         "Renew the credential: strait cluster rotate ID", "\
 The API server responded with 401: the token expired or was revoked, or the certificate is unknown to it. If
-the dates of the token or certificate are the cause, the reason contains them: a certificate may not be valid
-yet.
-The last known state of the cluster stays in use. A valid credential with insufficient rights has the code
-STR0315.";
+a token or certificate is expired or not valid yet, the reason contains its dates. The last known state of
+the cluster stays in use. A valid credential with insufficient rights has the code STR0315.";
 
     /// Unknown CA, wrong name, expired.
     TLS_FAILED = "STR0305", "the API server's certificate is invalid",
         "See the certificate: openssl s_client -showcerts -connect HOST:PORT
 Then set certificate-authority-data or tls-server-name.", "\
-The certificate is expired, does not contain the dialled address, or is neither signed by the CA in the
-kubeconfig nor that CA's own certificate. The last known state of the cluster stays in use.";
+The certificate is expired, does not contain the dialled address, or is not signed by the CA in the
+kubeconfig. The CA's own certificate is accepted as well. The last known state of the cluster stays in use.";
 
     /// Another kube-system UID.
     IDENTITY_CHANGED = "STR0306", "the kubeconfig leads to a different cluster now",
@@ -171,18 +169,18 @@ the limits for a single cluster. The last known state of the cluster stays in us
     FLAPPING = "STR0308", "the API server is repeatedly unreachable",
         "Check the path to it: its load balancer, its nodes, the network. See: strait cluster get ID", "\
 The connection was lost five times within two minutes. Strait freezes the cluster at its last known state,
-so that its changes do not cost others anything. It retries after 30 s, then after longer pauses of up to 5
-minutes. The cluster is a normal member again after a connection has lasted for two minutes.";
+so that its changes do not delay other clusters. It retries after 30 s, then after longer pauses of up to 5
+minutes. Strait applies changes of the cluster again after a connection has lasted for two minutes.";
 
     /// 403 for a kind that is not required.
     RIGHT_MISSING = "STR0309", "the credential may not read an optional kind",
         "Grant list and watch of that kind, if you need it: strait cluster add CONTEXT --name ID --level 3
 Without this command: deploy/examples/reader-rbac.yaml", "\
-Services and endpointslices must be readable, and namespaces unless the reader is limited to some or may
-read the namespace kube-system, which identifies the cluster. Other kinds are optional: Strait works without
-the kinds that the credential may not read. The reason names the kind and the consequence: without pods, for
-example, workloads are unknown. All other features work. Readers have level 2 by default, which excludes
-gateways of the Gateway API, exports and imports of services, and WorkloadEntries.";
+Strait works without the kinds that the credential may not read. The reason names the kind and the
+consequence: without pods, for example, workloads are unknown. All other features work. Readers have level 2
+by default, which excludes gateways of the Gateway API, exports and imports of services, and
+WorkloadEntries. Services, endpointslices and namespaces are required. Namespaces are optional only if the
+reader is limited to some of them, or may read the namespace kube-system, which identifies the cluster.";
 
     /// Invalid objects in a reachable cluster.
     OBJECTS_SKIPPED = "STR0310", "invalid objects of the cluster are skipped",
@@ -232,9 +230,9 @@ granted.";
         "Compare the names with: kubectl --context CONTEXT get namespaces
 Then correct readNamespaces of the policy file, or strait.dev/read-namespaces of the Secret.", "\
 Strait reads only the listed namespaces of the cluster, and the cluster has no namespace of this name:
-either the name is misspelt, or the namespace was deleted. Objects of all other namespaces of the cluster
-are not part of the mesh. Strait reads the namespace as soon as it exists. This is reported if the reader
-may list namespaces. Otherwise the namespace may not be read either (STR0318).";
+either the name is misspelt, or the namespace was deleted. Objects in namespaces that are not listed are not
+part of the mesh. Strait reads the namespace as soon as it exists. If the reader may not list namespaces,
+Strait reports STR0318 instead.";
 
     /// No answer from Consul.
     CONSUL_UNREACHABLE = "STR0320", "Consul is unreachable",
@@ -275,8 +273,8 @@ for --remote-cluster-timeout.";
     MCP_ODD = "STR0331", "a config source sends invalid objects",
         "Correct the named objects at the server.", "\
 An object that cannot be decoded, or has no namespace and name, affects only itself: its last valid version
-stays active, and a NACK tells the server which object it is. If even the name cannot be read, objects that
-are missing from the same response are not treated as deleted.";
+stays active, and Strait names the object to the server in a NACK. If even the name cannot be read, Strait
+does not treat objects that are missing from the same response as deleted.";
 
     /// TLS to that server.
     MCP_TLS = "STR0332", "a config source's certificate, or Strait's certificate for it, is invalid",
@@ -302,7 +300,7 @@ ends with INVALID_ARGUMENT.";
 
     /// Requests that do not respond to anything.
     REQUEST_RATE = "STR0503", "too many requests",
-        "Find the client in the server's log (peer), and look for a loop in it.", "\
+        "Find the client's address in the server's log (field peer). Check whether it repeats requests in a loop.", "\
 The client sent more than 50 requests per second (500 in a burst) that do not acknowledge a response. The
 stream ends with RESOURCE_EXHAUSTED; the proxy may reconnect.";
 
@@ -363,9 +361,9 @@ network.";
         "Look for pods that are not in the cluster they name, and for clients that subscribe to names of no service.", "\
 A certificate proves an account, not a pod. Therefore its owner could invent pods and names. One identity
 may use a quarter of the memory limit for streams of unknown pods with their subscriptions, and for names
-that belong to no service, which count double; at most 64 MiB of it for names. This applies whatever names
-the client claims. A stream that exceeds it ends with RESOURCE_EXHAUSTED. Subscriptions of known pods to
-known services do not count. /debug/push shows the identities with the highest usage.";
+that belong to no service. Such names count double and may use at most 64 MiB. The limit does not depend on
+the names that the client claims. A stream that exceeds it ends with RESOURCE_EXHAUSTED. Subscriptions of
+known pods to known services do not count. /debug/push shows the identities with the highest usage.";
 
     /// Memory.
     MEMORY_SHORT = "STR0515", "the server is short of memory",
@@ -378,10 +376,10 @@ free. Meanwhile these proxies keep their configuration.";
     /// A node's cluster differs from its certificate.
     CLAIM_OTHER_CLUSTER = "STR0516", "the node claims a different cluster from its certificate",
         "Set CLUSTER_ID to the cluster that issued the pod's token, or restart the pod for a new certificate.", "\
-A certificate that Strait issues contains the cluster whose token proved the workload. Nodes of another
-cluster are refused with this certificate, also for debug requests: an account with the same name may
-belong to another owner there. Certificates without a cluster are not affected, for
-example certificates of another CA.";
+A certificate that Strait issues contains the cluster whose token proved the workload. With this
+certificate, Strait refuses a node of any other cluster, also for debug requests: an account with the same
+name may belong to another owner there. Certificates without a cluster, for example of another CA, are not
+affected.";
 
     /// check: proxies.
     STREAMS_FELL = "STR0517", "many proxies lost their connection within five minutes",
@@ -521,10 +519,11 @@ files. If none of the old roots is left, the new CA takes effect immediately.";
     ROOT_GOES_EARLY = "STR0551", "the CA's files lack a root that certificates still need",
         "Nothing: Strait removes it at the named time. To remove it now, for example after the theft of a key,
 write its SHA-256 into the file (or the Secret's key) rotation-approved.", "\
-Workloads have certificates that were signed by this root. If it was removed, other workloads would refuse
-them until they are renewed. Therefore Strait trusts and distributes the root until the last of these
-certificates expires. Strait records this time in its state directory and in the Secret strait-ca-roots. For
-certificates from before these records, the maximum lifetime applies (--max-certificate-lifetime).";
+Workloads have certificates that were signed by this root. If it were removed, other workloads would refuse
+these certificates until they are renewed. Therefore Strait trusts and distributes the root until the last
+of these certificates expires. Strait records this time in its state directory and in the Secret
+strait-ca-roots. For certificates from before these records, the maximum lifetime applies
+(--max-certificate-lifetime).";
 
     /// Records of roots.
     ROOTS_NOT_SHARED = "STR0552", "records about the CA's roots cannot be shared with other replicas",
@@ -545,7 +544,7 @@ describes the steps.";
         "Call with the workload's token. For a machine without a token: strait certs issue", "\
 A certificate may be exchanged for a new one, so that workloads keep working while their cluster's API
 server is unreachable. Each certificate contains the time of the last verified token, and 30 days later a
-token is required. Otherwise the owner of a stolen key and of a pod's account could renew it forever. For
+token is required. Otherwise a stolen key could renew its certificate as long as the account has pods. For
 certificates that were issued manually, the time starts with the first renewal.";
 
     /// `--ca-member-dir`.
@@ -710,7 +709,7 @@ until it has read the configuration: otherwise it would withdraw all endpoints."
     STATE_IN_USE = "STR0803", "another process uses the state directory",
         "Stop the other process, or give this one a separate directory: --state-dir DIR", "\
 Two processes that write one directory would delete each other's state. The running process locks the file
-`lock` in the directory. The lock ends with the process in any case, so none is left behind.";
+`lock` in the directory. The kernel releases the lock when the process ends, so there are no stale locks.";
 
     /// `admin-token`.
     ADMIN_TOKEN = "STR0804", "the admin token is invalid",
@@ -723,23 +722,24 @@ directory; for your own file it only reports it.";
 
     /// EMFILE.
     DESCRIPTORS = "STR0810", "the process has too few file descriptors",
-        "Raise its limit (LimitNOFILE= of a unit, ulimit -Hn, or the container runtime's) to two for each member and
-one for each proxy.", "\
+        "Raise its limit (LimitNOFILE= of a unit, ulimit -Hn, or the container runtime's) to at least two for each
+member plus one for each proxy.", "\
 Each connection needs a descriptor: one or two for each member's API server (about ten if it, or a proxy in
 front of it, does not support HTTP/2), and one for each proxy. When none is free, new connections wait or
 fail; for a member without a connection, the last known state is used. Some descriptors are reserved for
 proxies and the admin port, so that new connections are still accepted. At the start Strait raises the limit
 to the maximum that the process may set (its hard limit). GET /debug/push shows how many descriptors are
-open, how many members need, and how often none was free; so do the metrics process_open_fds,
+open, how many the members need, and how often none was free. See also the metrics process_open_fds,
 process_max_fds and strait_descriptors_exhausted_total.";
 
     /// Replicas of the control plane.
     REPLICA_MISSING = "STR0811", "a replica of the control plane does not answer the others",
         "Read the replica's log. With --peers, check the addresses.", "\
-Each replica responds for all replicas: it requests the other replicas' proxies over mTLS, on the port for
-proxies. A response that lacks a replica names it (missingReplicas), and lacks the proxies that are
-connected to it. Proxies are not affected. All replicas need the same CA, because its key proves that a
-caller is a replica: without a CA (--ca none), or with different CAs, a response covers one replica only.";
+A replica that receives an admin request also queries the other replicas, over mTLS on the port for proxies,
+and merges their responses. If a replica does not answer, the merged response names it (missingReplicas) and
+lacks the proxies that are connected to it. Proxies are not affected. All replicas need the same CA, because
+its key proves that a caller is a replica: without a CA (--ca none), or with different CAs, a response
+covers one replica only.";
 
     /// Replicas of the control plane.
     REPLICAS_DIFFER = "STR0812", "two replicas of the control plane have different states",

@@ -54,7 +54,7 @@ it. While the workload accepts plain text (PERMISSIVE), a denied client can conn
 
     /// CUSTOM with an unusable provider.
     ACCESS_PROVIDER = "STR0826", "the provider of a policy cannot be used",
-        "Correct extensionProviders in the mesh config, or the reason why its service is unreachable.", "\
+        "Correct extensionProviders in the mesh config, or the provider's service, as the reason states.", "\
 Strait denies everything that the policy's rules match, because no provider can decide on it. The provider
 must be defined exactly once in extensionProviders of the mesh config, as a valid envoyExtAuthzHttp or
 envoyExtAuthzGrpc. Its service must be known and visible to the policy's workloads, and have the port.
@@ -161,8 +161,8 @@ refused with 401. Requests without a token pass as before, and AuthorizationPoli
 Strait reads access policies from the config cluster (or --config-dir). They apply to the workloads of all
 clusters, by namespace and labels. Policies in a member's own API server are not read: they deny nothing and
 require nothing. They may be left from the member's previous control plane, and are active as long as that
-control plane serves its proxies. strait check secrets counts them with the member's credential, if it may
-list them; the roles that Strait creates do not allow it.";
+control plane serves its proxies. strait check secrets counts them with the member's credential, if that may
+list them. The roles that Strait creates do not include this right.";
 
     /// A value that can never match.
     ACCESS_VALUE_NEVER = "STR0841", "a value of an access policy can never match",

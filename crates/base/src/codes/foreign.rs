@@ -6,15 +6,16 @@ codes! {
     /// Objects that other namespaces do not receive, because of their size in a proxy.
     FOREIGN_BYTES = "STR1110", "objects of a namespace add too much to proxies of other namespaces",
         "Export fewer of them (exportTo), give them fewer rules, or raise traffic.foreignBytes of the policy file.", "\
-An exported object is sent to the proxies of all namespaces that see it, and a small object can become a large
-resource. The objects of one namespace may add 2 MiB of encoded routes and filter chains to a proxy of another
-namespace, and the objects of all other namespaces together 16 MiB. The policy file sets both limits
-(traffic.foreignBytes). Past the first limit the objects of the namespace apply to proxies in their
-namespace only. Past the second limit this affects the namespaces whose oldest exported object is youngest,
-and a Sidecar that names this namespace still imports its objects. No other object is affected.";
+An exported object is sent to the proxies of all namespaces that see it, and a small object can become a
+large resource. The objects of one namespace may add 2 MiB of encoded routes and filter chains to a proxy of
+another namespace, and the objects of all other namespaces together 16 MiB. The policy file sets both limits
+(traffic.foreignBytes). Past the first limit, the objects of the namespace apply to proxies in their own
+namespace only. Past the second limit, the same applies to further namespaces: to those first whose oldest
+exported object is the youngest. A Sidecar that names such a namespace still imports its objects. No other
+object is affected.";
 
     /// Objects that are visible to all namespaces by default.
-    DEFAULT_VISIBILITY = "STR1111", "objects of several namespaces apply to the whole mesh without saying so",
+    DEFAULT_VISIBILITY = "STR1111", "objects of several namespaces apply to the whole mesh because they have no exportTo",
         "Set traffic.defaultVisibility: namespace in the policy file; 'strait policy test FILE' lists what changes.", "\
 A VirtualService, DestinationRule or ServiceEntry without exportTo applies to proxies of all namespaces, as in
 Istio. If the namespaces of a mesh belong to several teams, each of them can change the traffic of all others

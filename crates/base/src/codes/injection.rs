@@ -69,7 +69,7 @@ as for a webhook that does not respond. caBundle must contain the roots that the
 (ConfigMap istio-ca-root-cert).";
 
     /// Registration of a webhook.
-    INJECT_ASTRAY = "STR0915", "the registration of a webhook does not lead to the control plane",
+    INJECT_ASTRAY = "STR0915", "the registration of a webhook does not point to the control plane",
         "Correct the object that is named. For strait-inject, apply the output of: strait cluster add CONTEXT --inject
 --inject-failure-policy fail|ignore -o yaml", "\
 The API server calls the Service or URL in the webhook configuration. If the Service does not exist, has

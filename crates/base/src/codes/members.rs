@@ -149,11 +149,12 @@ rejected. The warning names the file, the document in it (from 1) and the line."
     SAME_CLUSTER_TWICE = "STR0220", "the cluster is already a member with another ID",
         "Delete either of the two Secrets. For two clusters restored from one etcd snapshot, annotate both Secrets:
   kubectl -n strait-system annotate secret NAME strait.dev/cluster-uid=UID --overwrite", "\
-The UID of its namespace kube-system equals that of another member, so that each endpoint would exist twice.
-The config cluster takes precedence, then the member with the older Secret (by creation time, then by
-namespace and name), whichever answers first. This one joins when the other is removed. Clusters that were
-restored from one etcd snapshot have the same UID but are different clusters: if both Secrets have an
-annotation with this UID, both are members. The config cluster has no Secret and needs no annotation.";
+The UID of the cluster's namespace kube-system equals that of another member, so that each endpoint would
+exist twice. The config cluster takes precedence, then the member with the older Secret (by creation time,
+then by namespace and name), regardless of which responds first. This one joins when the other is removed.
+Clusters that were restored from one etcd snapshot have the same UID but are different clusters: if both
+Secrets have an annotation with this UID, both are members. The config cluster has no Secret and needs no
+annotation.";
 
     /// A ServiceEntry or WorkloadEntry.
     ENTRY = "STR0221", "a ServiceEntry or WorkloadEntry cannot be used unchanged",

@@ -15,8 +15,8 @@ networks, --allow-direct-cross-network allows direct connections.";
     GATEWAY_PENDING = "STR0402", "the network's gateway has no address yet",
         "Wait for the load balancer, or correct the address or ports that the reason names: strait network list", "\
 A gateway is configured, but its Service has no external address, lacks the gateway port, or has an address
-that cannot be dialled from other networks, for example a loopback address. Its endpoints are withheld from
-other networks until it has an address. If its name does not resolve, the code is STR0405.";
+that cannot be dialled from other networks, for example a loopback address. The network's endpoints are
+withheld from other networks until it has an address. A name that does not resolve has the code STR0405.";
 
     /// explain: family.
     GATEWAY_FAMILY = "STR0403", "the proxy supports the address family of none of the network's gateways",
@@ -27,8 +27,9 @@ that family.";
     /// explain: mtls.
     PLAIN_TEXT = "STR0404", "the endpoint does not accept mTLS, which other networks require",
         "Give the pod a sidecar and the label security.istio.io/tlsMode=istio.", "\
-Gateways cannot decrypt connections and forward them by the SNI of their mTLS. They cannot recognize a
-plain-text endpoint, and anyone could reach it. Proxies in the same network reach the endpoint as before.";
+Gateways do not decrypt connections: the SNI of mTLS determines the endpoint to which they forward. A
+plain-text connection has no SNI, and through a gateway anyone could reach a plain-text endpoint. Proxies in
+the same network still reach the endpoint.";
 
     /// DNS of a gateway.
     GATEWAY_NAME = "STR0405", "a gateway's name does not resolve",
@@ -49,10 +50,10 @@ would have to trust the second.";
 second Service with one, for clients in other networks.", "\
 A client of a headless service selects a pod by its address, and its proxy forwards to it. A gateway has one
 address for all its pods, and a pod's own address may belong to another workload in the client's network.
-Pods of a StatefulSet are reached by their names, for example db-0.db.shop.svc.cluster.local, if the client's
-proxy answers the workload's DNS queries, and the other network has a gateway (for a proxy without IPv4: one
-with an IPv6 address). A cluster's pods beyond --headless-pods-max are not. Pods in the client's own network
-are reached as before.";
+Pods of a StatefulSet are reached by their names, for example db-0.db.shop.svc.cluster.local, if the
+client's proxy answers the workload's DNS queries, and the other network has a gateway (for a proxy without
+IPv4: one with an IPv6 address). A cluster's pods beyond --headless-pods-max cannot be reached by name. Pods
+in the client's own network are still reached by their addresses.";
 
     /// explain: mtls.
     AUTO_MTLS_OFF = "STR0408", "proxies use plain text according to the mesh config, but gateways only accept mTLS",
@@ -94,8 +95,8 @@ without a gateway, and otherwise shown for information.";
     NOT_SEEN = "STR0413", "the proxy excludes the network",
         "Add the network to REQUESTED_NETWORK_VIEW in the proxy's metadata, or remove that setting.", "\
 A proxy with REQUESTED_NETWORK_VIEW in its metadata (a comma-separated list of networks) only receives
-endpoints in these networks and in no named network. Without this setting it receives the endpoints of all
-networks.";
+endpoints in these networks, and endpoints without a network. Without this setting it receives the endpoints
+of all networks.";
 
     /// explain: network; check: clusters.
     SAME_ADDRESS = "STR0414", "pods of two clusters have the same address in one network",
@@ -219,9 +220,9 @@ Proxies use the protocols of ports from their own cluster, if it has the service
     /// A result of `strait check --traffic` for a gateway.
     TRAFFIC_FAILS = "STR0431", "a request through a gateway fails",
         "See each step: strait check --traffic -o json. Also check the logs of gateway and sidecar.", "\
-`strait check --traffic` connected to the network's gateway, but the rest did not work as a proxy of the
-mesh needs it: the handshake failed (the gateway does not forward to this service, or the roots differ), the
-server has an unexpected account, or the request failed. Other services and networks may work.";
+`strait check --traffic` connected to the network's gateway, but a later step failed: the handshake (the
+gateway does not forward to this service, or the roots differ), the check of the server's account, or the
+request. Proxies of the mesh would fail in the same way. Other services and networks may work.";
 
     /// explain: gateway; check: networks.
     GATEWAY_UNSERVED = "STR0432", "no pod serves a network's gateway",
@@ -235,11 +236,11 @@ are unreachable there. A Service without a selector or without any EndpointSlice
     NETWORK_TYPO = "STR0433", "a network's name is probably misspelt",
         "Correct the label topology.istio.io/network, or the annotation strait.dev/network of the Secret.", "\
 A label or annotation names a network that has no gateway and that at most one cluster uses, or a network
-other than the one that the cluster's Secret defines, and the name differs in one or two letters from a
-network that exists. Endpoints with a misspelt network are unreachable from other networks, and their own
-proxies reach nothing directly. Names that differ only in digits are not compared. A label that has no effect
-because the cluster's Secret defines its network is a mistake too if there is no network with that name: new
-pods may claim it, and their proxies are refused (STR0513).";
+other than the one that the cluster's Secret defines. The name differs in one or two letters from a network
+that exists. Endpoints with a misspelt network are unreachable from other networks, and proxies with one
+reach nothing directly. Names that differ only in digits are not compared. A label without effect, because
+the cluster's Secret defines the network, is reported too if no network has its name: new pods may claim
+that network, and their proxies are refused (STR0513).";
 
     /// Rules for a host whose pods are selected by name.
     RULES_NOT_FOR_PODS = "STR0434", "rules do not apply to pods of a headless service in other networks",
@@ -260,6 +261,6 @@ address was reused.";
     /// meshNetworks.
     REGISTRY_UNKNOWN = "STR0436", "the mesh networks name a cluster that is not a member",
         "Correct fromRegistry to an ID in: strait cluster list", "\
-A network of meshNetworks names its clusters by fromRegistry. An ID that no member has is ignored: no
-cluster is put into the network by it. It may be a typing error, or belong to a cluster that joins later.";
+A network of meshNetworks names its clusters by fromRegistry. Strait ignores an ID that no member has. It
+may be a typing error, or belong to a cluster that joins later.";
 }

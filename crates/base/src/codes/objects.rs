@@ -49,9 +49,9 @@ that was removed from its rule stays for 30 s while a rule routes to it.";
     /// An unknown host.
     HOST_UNKNOWN = "STR1045", "no service has the host",
         "Compare the name with: strait service list. Short names refer to the object's own namespace.", "\
-No cluster and no ServiceEntry has a service of this name, so the object has no effect. Only the HTTP rules
-of a VirtualService apply, to requests on port 80 that name the host. The object applies automatically as
-soon as a service of that name exists.";
+No cluster and no ServiceEntry has a service of this name, so the object has no effect, with one exception:
+the HTTP rules of a VirtualService apply to requests on port 80 that name the host. The object applies
+automatically as soon as a service of that name exists.";
 
     /// Another rule is active.
     RULE_SHADOWED = "STR1046", "another DestinationRule applies instead of this one",
@@ -69,7 +69,7 @@ that are not declared as HTTP. On a port without a declared protocol (AUTO), the
 requests, and rules in `tcp` to all other connections. On other ports the rules have no effect.";
 
     /// A delegate that no rule uses.
-    DELEGATE_UNUSED = "STR1048", "no rule delegates to a VirtualService without hosts",
+    DELEGATE_UNUSED = "STR1048", "a VirtualService has no hosts, and no rule delegates to it",
         "Add its hosts, or name it in the delegate of a rule of the VirtualService that has them.", "\
 The rules of a VirtualService without hosts only replace rules that delegate to it.";
 
@@ -89,12 +89,12 @@ object adds endpoints to the host. Requests to the host receive 503, and connect
     GRANT_MISSING = "STR1050", "a route refers to a namespace that does not allow it",
         "Create a ReferenceGrant in the namespace of the Service, from this kind and namespace, to Service.", "\
 A Gateway API route may only route to a Service in another namespace if a ReferenceGrant in that namespace
-allows it. Until then, its share of requests receives 500, its share of connections is closed, and no
-requests are mirrored there.";
+allows it. Until then, the Service's share of requests receives 500, its share of connections is closed, and
+no requests are mirrored to it.";
 
     /// An object that is exported to no namespace.
     EXPORTED_TO_NOBODY = "STR1051", "an object is exported to no namespace",
-        "Correct exportTo: * for all, . for its own namespace, or names of namespaces.", "\
+        "Correct exportTo: write * for all namespaces, . for the object's own, or names of namespaces.", "\
 Proxies only receive services and rules that are exported to their namespaces. This object is exported to
 none, so it has no effect.";
 
@@ -105,13 +105,13 @@ The current version cannot be read. The entire last valid version is active inst
 read or is deleted.";
 
     /// An unused grant.
-    GRANT_UNUSED = "STR1053", "no route needs a ReferenceGrant",
+    GRANT_UNUSED = "STR1053", "a ReferenceGrant is not used by any route",
         "Compare its kinds, namespaces and names with the routes that should use it.", "\
 A ReferenceGrant allows routes of the kinds and namespaces that it names to route to Services in its own
 namespace. No known route uses it.";
 
     /// An unused WorkloadEntry.
-    WORKLOAD_UNUSED = "STR1054", "no service has a WorkloadEntry",
+    WORKLOAD_UNUSED = "STR1054", "a WorkloadEntry is not selected by any service",
         "Compare its labels with the workloadSelector of ServiceEntries in its namespace.", "\
 A WorkloadEntry is an endpoint of the ServiceEntries and Services in its namespace that select its labels.
 None selects this one.";
@@ -121,6 +121,7 @@ None selects this one.";
         "Compare its labels with the labels of the pods: kubectl get pods --show-labels", "\
 A subset contains the endpoints that have all its labels, from the pod, the entry or the location. The
 service has endpoints, but none matches: requests to the subset receive 503 until one does.";
+
     /// A subset of a client's own rule.
     SUBSET_WITHHELD = "STR1058", "a subset is limited to the client's network",
         "Give the subset the same labels in the DestinationRule of the service's namespace.", "\

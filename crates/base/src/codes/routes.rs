@@ -19,7 +19,7 @@ above, or an abort of all requests with this status): then it responds with 500.
 responds with 500. All other rules apply.";
 
     /// A condition with a value that Envoy refuses.
-    MATCH_REFUSED = "STR1022", "a condition that Envoy refuses, or that cannot match",
+    MATCH_REFUSED = "STR1022", "Envoy refuses a condition, or the condition cannot match",
         "Correct the named condition.", "\
 A regular expression must have RE2's syntax, without look-around and references, and at most 1024 bytes.
 Names of headers must be tokens. The last valid version of the entire object stays active. Without one, its
@@ -61,12 +61,12 @@ delegate further.";
     /// An invalid destination.
     DESTINATION_INVALID = "STR1027", "a destination is invalid",
         "Name one host, a port from 1 to 65535, and a subset of letters, digits, - . and _", "\
-Its share of requests receives 500, and its share of connections is closed. The weights of other
-destinations do not change.";
+The invalid destination keeps its weight: its share of requests receives 500, and its share of connections
+is closed. The weights of other destinations do not change.";
 
     /// Envoy's limit for regular expressions.
-    REGEX_LONG = "STR1029", "only some Envoys accept an expression",
-        "Shorten it, or start all proxies with the bootstrap of: strait proxy bootstrap", "\
+    REGEX_LONG = "STR1029", "only some Envoys accept a long regular expression",
+        "Shorten the expression, or start all proxies with the bootstrap of: strait proxy bootstrap", "\
 RE2 compiles an expression to a program. Envoy refuses a route configuration with a program of more than 100
 instructions, unless its bootstrap sets `re2.max_program_size.error_level`. The bootstraps of Strait and
 Istio set it to 32768. A proxy with another bootstrap keeps its previous routes.";

@@ -57,7 +57,7 @@ without a service. A Sidecar with ingress listeners defines the inbound traffic 
 instead of its services, even if no listener is valid.";
 
     /// Sidecar: spec.ingress.tls.
-    SIDECAR_INGRESS_TLS = "STR1073", "TLS of an ingress listener on a port that accepts mTLS",
+    SIDECAR_INGRESS_TLS = "STR1073", "TLS of a Sidecar's ingress listener has no effect on a port that accepts mTLS",
         "Set mode DISABLE for the port in a PeerAuthentication (portLevelMtls), or remove spec.ingress.tls.", "\
 As in Istio, a Sidecar only terminates TLS on a port if a PeerAuthentication disables the mesh's mTLS for
 the port. On other ports the setting has no effect: mTLS and plain text are accepted according to the

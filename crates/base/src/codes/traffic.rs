@@ -37,7 +37,7 @@ The field is in the schema but Strait does not support it, or it does not exist:
 the kind removes misspelt fields, but files may contain them. The rest of the object applies.";
 
     /// A setting that another one replaces.
-    TRAFFIC_REPLACED = "STR1006", "another setting replaces a setting",
+    TRAFFIC_REPLACED = "STR1006", "a setting is replaced by one that takes precedence",
         "Put all settings into the place that takes precedence.", "\
 Settings apply in groups: the settings of a port replace the same groups of the service, and so do the
 settings of a subset. If two groups exclude each other, only one applies. Settings within a group are never
@@ -128,7 +128,7 @@ objects apply.";
 
     /// An object with too many entries.
     OBJECT_SURPLUS = "STR1096", "an object has more entries than one object may have",
-        "Make several objects of it.", "\
+        "Split it into several objects.", "\
 Each entry of a list takes time and memory. One list or map may have 4,096 entries, the hosts of a
 VirtualService or a ServiceEntry 2,048, the patches of an EnvoyFilter 1,024, parents and hosts of a route
 256, and one object 65,536 values. Lists that are combined with each other may have 65,536 combinations. An
@@ -136,8 +136,8 @@ object beyond a limit is refused: its last valid version stays, and all other ob
 
     /// An object that takes too much CPU time.
     OBJECT_COST = "STR1097", "an object takes more CPU time than one object may take",
-        "Make several objects of it, and report it: no known object within the limits of STR1096 takes so long.", "\
-The time for reading an object and combining it with other objects is measured as CPU time, so that a busy
-machine does not count. All other changes wait meanwhile. An object that takes too long is refused: its
-last valid version stays, and all other objects apply.";
+        "Split it into several objects, and report it: no known object within the limits of STR1096 takes so long.", "\
+Strait measures the CPU time for reading an object and combining it with other objects, so that the load of
+the machine has no influence. All other changes wait meanwhile. An object that takes too long is refused:
+its last valid version stays active, and all other objects apply.";
 }
