@@ -56,9 +56,9 @@ pub(crate) struct CheckArgs {
     /// object of the mesh's configuration
     #[arg(value_name = "CATEGORY")]
     categories: Vec<String>,
-    /// Fail if the config cluster can't be read, for kubeconfigs without a member label, root
-    /// certificates of members, access policies in members, and new pods while the webhook is
-    /// unreachable; otherwise these are checked if the kubeconfig allows it
+    /// Fail if the config cluster can't be read, which the checks of kubeconfigs without a member
+    /// label, of root certificates and access policies in members, and of webhooks need; without
+    /// this flag, these checks are then skipped
     #[arg(long)]
     secrets: bool,
     #[command(flatten)]

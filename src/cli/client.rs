@@ -136,7 +136,7 @@ pub(crate) struct Connect {
     /// Time to wait for a response
     #[arg(long, value_name = "D", default_value = "30s")]
     timeout: HumanDuration,
-    /// Ask only this replica of the control plane [default: all replicas]
+    /// Query only this replica of the control plane [default: all replicas]
     #[arg(long, value_name = "NAME")]
     replica: Option<String>,
     /// Whether the current context of the kubeconfig may be used.

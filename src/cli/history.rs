@@ -29,7 +29,7 @@ pub(crate) enum HistoryCommand {
     Pin(hold::PinArgs),
     /// Go back to an earlier configuration and hold it
     Rollback(hold::RollbackArgs),
-    /// Make the current objects take effect again
+    /// End the hold: the current objects take effect again
     Release(hold::ReleaseArgs),
     /// Show the change that is being rolled out gradually, roll it out to all proxies, or withdraw
     /// it

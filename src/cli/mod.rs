@@ -127,7 +127,7 @@ enum Command {
     /// Determine which services the proxies of a namespace need
     #[command(subcommand)]
     Scope(scope::ScopeCommand),
-    /// Make certificates without a control plane
+    /// Create CAs and certificates offline, and show the root certificates of the control plane
     Certs(certs::CertsArgs),
     /// Print the version
     Version(about::VersionArgs),

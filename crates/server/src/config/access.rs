@@ -26,10 +26,10 @@ pub struct AccessFlags {
 /// Handling of unreadable access rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum PolicyErrorsFlag {
-    /// Apply their readable parts.
+    /// Apply its readable part.
     #[default]
     Narrow,
-    /// Deny everything.
+    /// Deny everything that the policy selects.
     Strict,
 }
 

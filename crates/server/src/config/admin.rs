@@ -56,10 +56,10 @@ pub struct WebhookServerFlags {
 /// How the validation webhook handles objects with errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum ValidationFlag {
-    /// Refuse them.
+    /// Reject objects with errors.
     #[default]
     Reject,
-    /// Accept them with warnings.
+    /// Accept objects with errors, and return warnings.
     Warn,
 }
 

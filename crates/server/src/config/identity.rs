@@ -93,7 +93,7 @@ pub struct AuthorityFlags {
     #[arg(long, env = "STRAIT_RELAY_CERTIFICATE_TTL", value_name = "D", default_value = "24h", value_parser = parse_relay_lifetime)]
     pub relay_certificate_ttl: Duration,
 
-    /// none: issue neither certificates nor roots to workloads, because another CA does
+    /// none: another CA provides the certificates and roots of workloads [default: the CA of --ca-dir]
     #[arg(long, env = "STRAIT_CA", value_name = "CA", value_enum, conflicts_with = "ca_dir", requires_all = ["tls_cert", "client_ca"])]
     pub ca: Option<NoAuthority>,
 }

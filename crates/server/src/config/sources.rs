@@ -13,11 +13,11 @@ pub struct SourceFlags {
     #[arg(long, env = "STRAIT_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 
-    /// Context of that kubeconfig [default: its current context]
+    /// Context of the config cluster in --kubeconfig [default: its current context]
     #[arg(long, env = "STRAIT_CONTEXT", value_name = "NAME")]
     pub context: Option<String>,
 
-    /// Directory of manifests to read instead of a config cluster; changes are followed
+    /// Directory of manifests to read instead of a config cluster; reloaded on change
     #[arg(long, env = "STRAIT_CONFIG_DIR", value_name = "DIR", conflicts_with_all = ["kubeconfig", "context"])]
     pub config_dir: Option<PathBuf>,
 
@@ -38,8 +38,8 @@ pub struct SourceFlags {
     #[arg(long, env = "STRAIT_MEMBERS", value_name = "FILE")]
     pub members: Option<PathBuf>,
 
-    /// Access providers of ClusterProfiles in the form of the Cluster Inventory API (JSON), after those in
-    /// --members; reloaded on change
+    /// Access providers of ClusterProfiles in the form of the Cluster Inventory API (JSON); providers in
+    /// --members take precedence; reloaded on change
     #[arg(
         long,
         env = "STRAIT_CLUSTERPROFILE_PROVIDER_FILE",
