@@ -199,7 +199,7 @@ fn of_cluster(status: &ClusterStatus) -> Option<RootLack> {
         0 => format!("{missing} of its {of} namespaces lack it"),
         foreign if foreign >= missing => {
             format!(
-                "{foreign} of its {of} namespaces have another writer's roots, and only you know what its pods trust"
+                "{foreign} of its {of} namespaces have another writer's roots: check which roots its pods trust"
             )
         }
         foreign => format!(

@@ -14,7 +14,7 @@ pub(super) fn findings(answer: &Replicas) -> Vec<Value> {
     let found = missing.map(|row| {
         let object = format!("replica/{}", text(&row.name));
         let (address, reason) = (text(&row.address), text(&row.reason));
-        problem("process", code, object, format!("responses lack it ({address}): {reason}"))
+        problem("process", code, object, format!("it is missing from responses ({address}): {reason}"))
     });
     let mut found: Vec<Value> = found.collect();
     if let (Some(reason), []) = (answer.problem.as_deref(), &*found) {
@@ -53,7 +53,7 @@ mod tests {
             (&json!("STR0812"), &json!("replica/strait-b"))
         );
         assert_eq!(found[0]["object"], "replica/strait-c");
-        assert_eq!(found[0]["fact"], "responses lack it (10.0.0.3:15012): refused");
+        assert_eq!(found[0]["fact"], "it is missing from responses (10.0.0.3:15012): refused");
         assert!(findings(&Replicas::default()).is_empty(), "an older control plane");
         let unknown = findings(&typed(json!({ "problem": "forbidden", "replicas": [] })));
         assert_eq!((unknown.len(), &unknown[0]["object"]), (1, &json!("replicas")));

@@ -72,7 +72,7 @@ pub(super) fn differences(found: &[Published]) -> Vec<Value> {
             problem("trust", &codes::ROOTS_DIFFER, object, fact)
         } else {
             let fact = format!(
-                "its workloads trust {} root certificates; {others} share {shared} of them and trust {}",
+                "its workloads trust {} root certificates; workloads of {others} trust {}, with {shared} in common",
                 roots.len(),
                 usual.len()
             );

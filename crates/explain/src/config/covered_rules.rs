@@ -260,7 +260,7 @@ impl CoveredRules {
                 Some(_) if *redirects => continue,
                 Some(by) => {
                     let winner =
-                        format!("httpsRedirect of {} redirects all of its requests", by.title());
+                        format!("httpsRedirect of {} redirects all requests of this rule", by.title());
                     let rules = requests.of(routed);
                     rules.map(|(rule, _)| (rule, Some(winner.clone()))).collect()
                 }
@@ -390,7 +390,7 @@ impl EarlierRules {
             match winner {
                 Some(winner) if winner.origin == rule.origin => {}
                 Some(winner) => {
-                    let why = format!("{winner} matches all of its requests");
+                    let why = format!("{winner} matches all requests of this rule");
                     outcomes.push((rule, Some(why)));
                 }
                 None => outcomes.push((rule, None)),
@@ -470,7 +470,7 @@ impl OwnedRule {
     }
 
     fn takes_connections(&self) -> String {
-        format!("{self} takes all of its connections")
+        format!("{self} matches all connections of this rule")
     }
 }
 

@@ -136,7 +136,7 @@ impl ConfigView<'_> {
                 let shared = ports.iter().find(|port| has.contains(port));
                 if shared.is_none() && !ports.is_empty() {
                     let text = format!(
-                        "no port is named, and {host} has several: {}, none of which is a port of the host",
+                        "the rule names no port; {host} has ports {}, and none of them is a port of the rule's host",
                         list()
                     );
                     return Some((&codes::DESTINATION_PORT, text));
@@ -145,7 +145,7 @@ impl ConfigView<'_> {
                 if !lacks.is_empty() {
                     let lacks = lacks.into_iter().map(u16::to_string).collect::<Vec<_>>();
                     let text = format!(
-                        "no port is named, and {host} has several: {}; requests to port {} of the host can't reach them",
+                        "the rule names no port; {host} has ports {}, so requests to port {} of the rule's host can't reach it",
                         list(),
                         lacks.join(", ")
                     );

@@ -71,7 +71,7 @@ impl ConfigView<'_> {
         let others: BTreeSet<_> = lost.map(|one| one.object.namespace.clone()).collect();
         (!others.is_empty() && self.notes_foreign(&own.namespace)).then(|| {
             let text = format!(
-                "entries of namespace {} have hosts of this entry, which is older: they have no effect for these hosts",
+                "entries of namespace {} have no effect for the hosts that they share with this older entry",
                 list_namespaces(&others)
             );
             ConfigReason::new(&codes::FOREIGN_HOST, "spec.hosts", text)
@@ -161,7 +161,7 @@ impl ConfigView<'_> {
         let name = WorkloadKey::new(&*key.namespace, &*key.name);
         let using = self.workloads.get_or_init(|| self.used_workloads()).get(&name);
         let Some(using) = using else {
-            let text = "no service has it as an endpoint";
+            let text = "no ServiceEntry or Service selects it";
             let finding = Finding::unused(&codes::WORKLOAD_UNUSED, "metadata.labels", text);
             return (state_of(key, ObjectStanding::Unused, finding), false);
         };

@@ -646,7 +646,7 @@ impl ConfigView<'_> {
         };
         let needing: Vec<_> = routes.filter(needs).collect();
         if needing.is_empty() {
-            let text = "no known route needs it";
+            let text = "no known route uses it";
             return Finding::unused(&codes::GRANT_UNUSED, "spec", text);
         }
         let proxies = self.clients.count(|namespace, selection| {

@@ -440,7 +440,7 @@ fn covered(rules: &[HttpRule], delegates: &SortedMap<usize, Delegate>, reasons: 
             let path = format!("spec.http[{at}].match[{place}]");
             let own = (!delegates.contains_key(&at)).then(|| path.clone());
             if let Some(by) = earlier.owner_or_add(request, own) {
-                let text = format!("{by} matches all of its requests: it is never reached");
+                let text = format!("{by} matches all requests of this rule: it is never reached");
                 reasons.push(Reason::warning(&codes::RULE_UNREACHABLE, path, text));
             }
         }

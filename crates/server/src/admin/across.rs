@@ -391,7 +391,7 @@ impl PeerAnswers {
     pub(super) fn missing(&self) -> impl Iterator<Item = (String, String)> {
         self.missing.iter().map(|MissingReplica { peer, reason }| {
             let name = peer.label().to_owned();
-            (name, format!("responses lack it ({}): {reason}", peer.address))
+            (name, format!("it is missing from responses ({}): {reason}", peer.address))
         })
     }
 
