@@ -58,7 +58,10 @@ pub(super) fn summary(reason: WithheldReason, network: &NetworkId) -> String {
             format!("unreachable: the gateways of network {} have no ready pod", quoted(network))
         }
         WithheldReason::GatewayUnresolved => {
-            format!("withheld: the name of the gateway of network {} does not resolve", quoted(network))
+            format!(
+                "withheld: the name of the gateway of network {} does not resolve",
+                quoted(network)
+            )
         }
         WithheldReason::NoAddress => "without an address".into(),
         WithheldReason::EndpointFamily => {

@@ -268,7 +268,9 @@ enum SecretNews<'a> {
 impl AskedSecret {
     /// Creates the state of a secret that exceeds the limit.
     fn surplus() -> Self {
-        let fact = format!("a gateway receives at most {SECRETS_MAX} secrets, and this one exceeds the limit");
+        let fact = format!(
+            "a gateway receives at most {SECRETS_MAX} secrets, and this one exceeds the limit"
+        );
         let trouble = Some(CredentialTrouble { code: &codes::SECRETS_SURPLUS, fact });
         let known = Some(KnownSecret { current: None, trouble });
         Self { known, is_surplus: true, ..Self::default() }

@@ -14,7 +14,12 @@ pub(super) fn findings(answer: &Replicas) -> Vec<Value> {
     let found = missing.map(|row| {
         let object = format!("replica/{}", text(&row.name));
         let (address, reason) = (text(&row.address), text(&row.reason));
-        problem("process", code, object, format!("it is missing from responses ({address}): {reason}"))
+        problem(
+            "process",
+            code,
+            object,
+            format!("it is missing from responses ({address}): {reason}"),
+        )
     });
     let mut found: Vec<Value> = found.collect();
     if let (Some(reason), []) = (answer.problem.as_deref(), &*found) {

@@ -259,8 +259,10 @@ impl CoveredRules {
                 // Clients of an object that redirects them itself use another port.
                 Some(_) if *redirects => continue,
                 Some(by) => {
-                    let winner =
-                        format!("httpsRedirect of {} redirects all requests of this rule", by.title());
+                    let winner = format!(
+                        "httpsRedirect of {} redirects all requests of this rule",
+                        by.title()
+                    );
                     let rules = requests.of(routed);
                     rules.map(|(rule, _)| (rule, Some(winner.clone()))).collect()
                 }

@@ -75,7 +75,8 @@ fn moved_gateway(networks: &[Network], network: &Network) -> Option<String> {
         network.clusters.contains(&gateway.cluster) && !row.clusters.contains(&gateway.cluster)
     })?;
     Some(format!(
-        "{} in cluster {} of this network is a gateway of network {} instead, and receives the requests for {}; correct its label topology.istio.io/network",
+        "{} in cluster {} of this network is a gateway of network {} instead, and receives the requests \
+         for {}; correct its label topology.istio.io/network",
         gateway.source, gateway.cluster, of.network, of.network
     ))
 }
