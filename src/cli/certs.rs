@@ -122,7 +122,7 @@ fn init(InitArgs { directory, under }: &InitArgs, out: &mut dyn Write) -> Result
     let not_after = Authority::new(&files, "the new CA", now)?.not_after();
     files.write(directory)?;
     let shown = directory.display();
-    writeln!(out, "made a CA in {shown}, valid until {}:", date(not_after))?;
+    writeln!(out, "created a CA in {shown}, valid until {}:", date(not_after))?;
     writeln!(out, "  {}", AuthorityPem::FILES.join(" "))?;
     writeln!(out, "a person with ca-key.pem can impersonate any workload: keep it secret")?;
     writeln!(out, "next: strait serve --ca-dir {shown}")?;
@@ -141,7 +141,11 @@ fn init_below(parent: &Path, directory: &Path, out: &mut dyn Write) -> Result<()
     let not_after = Authority::new(&files, "the new CA", now)?.not_after();
     files.write(directory)?;
     let (shown, parent) = (directory.display(), parent.display());
-    writeln!(out, "made a CA in {shown} below that in {parent}, valid until {}:", date(not_after))?;
+    writeln!(
+        out,
+        "created an intermediate CA in {shown}, signed by the CA in {parent}, valid until {}:",
+        date(not_after)
+    )?;
     writeln!(out, "  {}", AuthorityPem::FILES.join(" "))?;
     writeln!(out, "a person with ca-key.pem can impersonate any workload: keep it secret")?;
     writeln!(out, "next: strait serve --ca-dir {parent} --ca-member-dir MEMBER={shown}")?;
@@ -171,7 +175,7 @@ fn issue(args: &IssueArgs, out: &mut dyn Write) -> Result<(), CertsError> {
     authority::write_workload(&args.out, &issued, authority.roots())?;
     let shown = args.out.display();
     let not_after = issued.chain.not_after();
-    writeln!(out, "made a certificate for {id}, valid until {}:", date(not_after))?;
+    writeln!(out, "created a certificate for {id}, valid until {}:", date(not_after))?;
     writeln!(out, "  {shown}/cert-chain.pem {shown}/key.pem {shown}/root-cert.pem")?;
     writeln!(
         out,

@@ -110,7 +110,7 @@ impl StraitPods {
                 // The other pods need the same right.
                 Err(denied) if denied.exit == Exit::NoRights => {
                     return Err(denied.next(format!(
-                        "ask for the right to create pods/portforward in namespace {namespace} of {}, or run:\n\
+                        "request the right to create pods/portforward in namespace {namespace} of {}, or run:\n\
                          kubectl --context {} -n {namespace} exec deploy/strait -- strait COMMAND",
                         api.context, api.context
                     )));
@@ -152,7 +152,7 @@ impl StraitPods {
         let token_file = "set --token-file to the file of an admin token or reader token";
         Err(match denied {
             Some(failure) => failure.next(format!(
-                "ask for the right to create serviceaccounts/token of {names} in namespace {namespace} of {}, or {token_file}",
+                "request the right to create serviceaccounts/token of {names} in namespace {namespace} of {}, or {token_file}",
                 api.context
             )),
             None => CommandFailure::new(

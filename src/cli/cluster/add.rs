@@ -585,7 +585,7 @@ impl AddArgs {
 /// Returns the error for an address of the config cluster itself.
 pub(super) fn of_config_cluster(what: &str, hub: &ClusterApi, uid: &str) -> CommandFailure {
     let fact = format!(
-        "{what} is the config cluster itself, that of context {} (kube-system {uid}), which is always a member",
+        "{what} is the config cluster (context {}, UID {uid} of kube-system), which is always a member",
         hub.context
     );
     CommandFailure::coded(&codes::SAME_CLUSTER_TWICE, fact)

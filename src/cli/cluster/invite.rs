@@ -85,7 +85,7 @@ pub(crate) async fn run(args: &InviteArgs) -> CommandResult {
     let values = values(&id, &hubs, &roots, &token);
     print(&values)?;
     eprint_line!(
-        "{id} is invited until {expires}. In the member's cluster:\n  \
+        "The invitation of {id} is valid until {expires}. In the member's cluster:\n  \
          helm install strait-relay deploy/charts/strait-member --namespace strait-system --create-namespace --values VALUES.yaml\n\
          Then: strait cluster get {id}"
     );
@@ -230,7 +230,7 @@ pub(super) async fn rotate(
     let name = full_name(secret);
     let effect = match from {
         None => "its relays are disconnected and must enrol again with a new invitation".to_owned(),
-        Some(from) => format!("its relays must renew their certificates until {from}"),
+        Some(from) => format!("its relays must renew their certificates by {from}"),
     };
     let plan = format!(
         "Will raise the generation of the relay's certificates in secret {name} in {} from {generation} to {next}\n  cluster {id}: {effect}\n",

@@ -57,7 +57,7 @@ pub(super) async fn compare(
         return Ok(String::new());
     }
     Ok(format!(
-        "! check that context {} leads to cluster {id}: its credential can't be used from here to compare them\n",
+        "! check that context {} is cluster {id}: its credential can't be used from here to compare them\n",
         remote.context
     ))
 }

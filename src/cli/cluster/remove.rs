@@ -66,7 +66,7 @@ pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
     }
     if let Some(remote) = &remote {
         if !secrets.is_empty() {
-            plan += "  before, its endpoints are withdrawn, and the command waits until no proxy uses them\n";
+            plan += "  first, the command withdraws its endpoints, and waits until no proxy uses them\n";
         }
         plan += &format!(
             "Will remove from {}: clusterrolebinding, clusterrole and namespace strait-reader with all its tokens,\n  \
