@@ -120,10 +120,10 @@ fn restore(store: &mut StateDirectory) -> RestoredState {
     restored.members_lost = list_lost || (had_members && !has_members);
     if restored.members_lost {
         let code = &codes::STATE_DAMAGED;
-        let lost = if list_lost { "which members there were" } else { "what any member held" };
+        let lost = if list_lost { "the list of members" } else { "the data of any member" };
         warn!(
             %code,
-            "no good file says {lost}: not ready before the configuration has been read. {}",
+            "no valid state file contains {lost}: the process is not ready until it has read the configuration. {}",
             code.next
         );
     }

@@ -63,7 +63,7 @@ fn look(memory: &MemoryLimit, connections: &Connections) {
             names = usage.names,
             made_up = usage.made_up,
             bytes = usage.taken,
-            "memory is almost exhausted; ending the streams of the costliest identity"
+            "memory is almost exhausted; ending the streams of the identity that uses most"
         );
     }
 }

@@ -39,7 +39,10 @@ pub(super) async fn take(replicas: &OtherReplicas, state_dir: &Path) {
     let transfer = async {
         for peer in peers {
             let refused = |reason: String| {
-                warn!(replica = peer.label(), reason, "taking the last known state failed");
+                warn!(
+                    replica = peer.label(),
+                    reason, "copying the last known state of a replica failed"
+                );
             };
             let answer = match replicas.request(&peer, PeerRequest::get(PATH)).await {
                 Ok(answer) if answer.status == StatusCode::OK => answer,
@@ -54,7 +57,10 @@ pub(super) async fn take(replicas: &OtherReplicas, state_dir: &Path) {
             match store(&answer.body, state_dir) {
                 Ok(0) => {}
                 Ok(files) => {
-                    info!(replica = peer.label(), files, "took the last known state of a replica");
+                    info!(
+                        replica = peer.label(),
+                        files, "copied the last known state of a replica"
+                    );
                     return;
                 }
                 Err(error) => refused(error.to_string()),
@@ -62,7 +68,7 @@ pub(super) async fn take(replicas: &OtherReplicas, state_dir: &Path) {
         }
     };
     if timeout(TAKE_LIMIT, transfer).await.is_err() {
-        warn!("taking the last known state of another replica timed out; starting without it");
+        warn!("copying the last known state of another replica timed out; starting without it");
     }
 }
 

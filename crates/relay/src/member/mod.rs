@@ -210,11 +210,11 @@ impl Relay {
             info!(%hub, "the connection to the hub has ended: {fact}");
         } else if was_connected && self.connections.is_accepted() {
             // Another connection proves that the certificate is accepted.
-            info!(%hub, "the hub closes the connection before its first request, which it does if it has enough of them: {fact}");
+            info!(%hub, "the hub closed the connection before its first request, probably because it has enough connections: {fact}");
         } else if was_connected {
             warn!(
                 %hub,
-                "{}: the hub closes the connection before its first request, which it does if it does not accept the relay's certificate: {fact}",
+                "{}: the hub closed the connection before its first request, probably because it does not accept the relay's certificate: {fact}",
                 codes::RELAY_CERTIFICATE
             );
             self.closed_early.notify_one();

@@ -414,7 +414,7 @@ impl Reconciler {
                 warn_about_rights(id, wanted);
             }
             Action::Adopt { id, secret, member: wanted, .. } => {
-                info!(cluster = %id, %secret, "cluster continues under this Secret");
+                info!(cluster = %id, %secret, "another Secret defines the cluster now; it continues unchanged");
                 warn_about_rights(id, wanted);
                 let without_secret = !self.has_secret(id);
                 // A presumed Secret that turns out to exist changes nothing. Neither does one that
@@ -443,7 +443,7 @@ impl Reconciler {
                 info!(cluster = %id, "annotation changed");
             }
             Action::StartGrace { id, .. } => {
-                info!(cluster = %id, "no Secret holds the cluster any more");
+                info!(cluster = %id, "no Secret defines the cluster any more");
             }
             Action::Withdraw { id } => {
                 info!(cluster = %id, "cluster withdrawn");

@@ -290,7 +290,7 @@ impl Member {
                 let is_other = uid.is_some() && self.uid.is_some() && uid != self.uid;
                 if is_other {
                     let (was, is) = (&self.uid, &uid);
-                    info!(cluster = %expected.id, ?was, ?is, "the new Secret leads to another cluster");
+                    info!(cluster = %expected.id, ?was, ?is, "the new Secret connects to a different cluster");
                     // An operator who names the UID needs no event about it.
                     self.followed = self.uid.clone().filter(|_| expected.pinned.is_none());
                 }

@@ -22,7 +22,7 @@ impl Reconciler {
     pub(super) async fn withdraw_superseded(&mut self) -> Vec<ClusterId> {
         let mut superseded = Vec::new();
         for (id, winner) in self.superseded() {
-            info!(cluster = %id, %winner, "cluster withdrawn: it is this member as well");
+            info!(cluster = %id, %winner, "cluster withdrawn: another member is the same cluster");
             self.withdraw(&id).await;
             superseded.push(id);
         }

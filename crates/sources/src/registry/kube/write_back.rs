@@ -469,7 +469,7 @@ impl WriteBackState {
         let outcome = match result {
             Ok(()) if object.is_restoration() => {
                 let kind = permission.as_str();
-                info!(object = %written, kind, "restored; another client had changed it");
+                info!(object = %written, kind, "restored an object that another client had changed");
                 "restored"
             }
             Ok(()) => "ok",

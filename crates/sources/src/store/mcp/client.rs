@@ -67,7 +67,7 @@ pub(in crate::store) async fn run(server: McpServer, line: StoreReporter, rememb
         let ended = stream(&server, &mut state, &mut facts, &mut published, &line).await;
         if facts.trouble.is_none() {
             let (code, next) = (ended.code, ended.code.next);
-            warn!(server = server.address, reason = ended.fact, %code, next, "no stream; the last known state stays in use");
+            warn!(server = server.address, reason = ended.fact, %code, next, "no stream from the config source; its last known state stays in use");
         }
         facts.failed(SystemTime::now(), ended.fact, ended.code);
         line.report(&facts);
@@ -136,7 +136,7 @@ async fn stream(
         }
         if let McpOutcome::Yes(request) = outcome {
             if facts.trouble.is_some() {
-                info!(server = server.address, "the stream is back");
+                info!(server = server.address, "connected to the config source again");
             }
             facts.responded(SystemTime::now());
             if let Some(refused) = &request.error_detail {
