@@ -1,4 +1,5 @@
-//! `/api/login-code` and `/api/probe-identity`: secrets for one use. The body of a failure.
+//! `/api/login-code` and `/api/probe-identity`: secrets for one use. Also the body
+//! of failed responses.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! Bytes as hexadecimal digits.
+//! Formats and parses bytes as hexadecimal digits.
 
 use std::fmt::Write as _;
 

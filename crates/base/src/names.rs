@@ -1,4 +1,4 @@
-//! Lists of names in messages.
+//! Formats lists of names for messages, shortened after a few names.
 
 /// Joins the first `most` names with commas, and adds the number of the other names.
 pub fn list_first<S: AsRef<str>>(names: impl ExactSizeIterator<Item = S>, most: usize) -> String {

@@ -1,4 +1,5 @@
-//! Status of an object of the mesh's configuration.
+//! Status of an object of the mesh's configuration: whether it is active, and the reasons
+//! for parts without effect.
 
 use strait_admin_api::{ObjectReason, ObjectState, ObjectStatus};
 use strait_base::bounded::bounded;

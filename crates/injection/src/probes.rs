@@ -1,4 +1,4 @@
-//! Probes over the network, and lifecycle handlers, are redirected to the agent, which forwards them to the
+//! Redirects network probes and lifecycle handlers of a pod to the agent, which forwards them to the
 //! application.
 //!
 //! The kubelet has no certificate of the mesh, so a sidecar that requires mTLS would reject its requests. Commands in

@@ -1,4 +1,4 @@
-//! The results of an injection.
+//! The results of an injection: the changed pod, the reason to skip it, or the refusal.
 
 use std::fmt;
 

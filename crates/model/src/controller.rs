@@ -1,4 +1,4 @@
-//! The workload behind a pod's controller.
+//! Finds the workload of a pod from its controller, for example the Deployment of a ReplicaSet.
 
 /// Returns the name of the workload that created a pod through a controller of this kind and name:
 /// the owner of the controller, if it is known to create such controllers; otherwise the

@@ -1,4 +1,4 @@
-//! 03xx: contact with the config cluster.
+//! 0311 to 0313: contact with the config cluster.
 
 use super::code::Code;
 

@@ -1,4 +1,5 @@
-//! The word: the only part of [`super`] that several threads use at the same time.
+//! The atomic word with the reasons of a task's wake-up, and the task's waker. Only this part of
+//! [`super`] is used by several threads at the same time.
 
 use std::sync::PoisonError;
 use std::task::Waker;

@@ -1,5 +1,5 @@
-//! Endpoints that clients would lose in a change of configuration: endpoints of services that exist
-//! in both versions, to which a subset, a Sidecar or a network no longer leads.
+//! Endpoints that clients would lose in a change of configuration: the service exists in both
+//! versions, but a subset, a Sidecar or a network no longer includes the endpoint.
 
 use std::collections::HashSet;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! When keys are fetched again. Pure.
+//! Computes when keys are fetched again. Pure.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The body of a form.
+//! Encodes fields as the body of an HTML form or as the parameters of a query.
 
 use strait_kube_client::percent_encode;
 

@@ -1,4 +1,4 @@
-//! The receivers of versions.
+//! The channels through which the event loop publishes the versions of the mesh.
 
 use std::sync::Arc;
 
