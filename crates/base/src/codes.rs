@@ -146,8 +146,8 @@ the cluster stays in use. A valid credential with insufficient rights has the co
     TLS_FAILED = "STR0305", "the API server's certificate is invalid",
         "See the certificate: openssl s_client -showcerts -connect HOST:PORT
 Then set certificate-authority-data or tls-server-name.", "\
-The certificate is expired, does not contain the dialled address, or is not signed by the CA in the
-kubeconfig. The CA's own certificate is accepted as well. The last known state of the cluster stays in use.";
+The certificate is expired, does not contain the dialled address, or is neither signed by the CA in the
+kubeconfig nor itself listed there as a CA. The last known state of the cluster stays in use.";
 
     /// Another kube-system UID.
     IDENTITY_CHANGED = "STR0306", "the kubeconfig leads to a different cluster now",

@@ -136,8 +136,8 @@ impl ConfigView<'_> {
         let mut reasons = gateways.binding_reasons(service, self.services_known);
         let of_losses = self.remaining_gateways().binding_reasons(service, self.services_known);
         let of_losses = of_losses.into_iter().map(|reason| {
-            let text = "its servers with a host of this object lose their port or the host to another \
-                        Gateway: this object is not served through it";
+            let text = "another Gateway owns the port or the host of its servers for this object: this \
+                        object is not served through it";
             Reason::lost(&codes::GATEWAY_UNBOUND, reason.path, text)
         });
         for reason in self.idle_gateway_reasons(service).into_iter().chain(of_losses) {
