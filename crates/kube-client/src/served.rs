@@ -68,7 +68,7 @@ impl ApiClient {
         }
         let served: Vec<_> = found.versions.iter().map(|one| one.version.as_str()).collect();
         let message = format!(
-            "{plural}.{group} is served in none of {}; the group is, in {}",
+            "{plural}.{group} is not served in the supported versions ({}); the server has versions {} of the group",
             versions.join(", "),
             served.join(", ")
         );

@@ -425,7 +425,10 @@ async fn best_version_of_a_server_is_selected() {
     }
     sim.fault(only("v2"));
     let Err(ApiError::NotFound(fact)) = served("serviceentries").await else { panic!("none fits") };
-    assert!(fact.contains("served in none of v1, v1beta1, v1alpha3"), "{fact}");
+    assert!(
+        fact.contains("not served in the supported versions (v1, v1beta1, v1alpha3)"),
+        "{fact}"
+    );
 }
 
 #[tokio::test]

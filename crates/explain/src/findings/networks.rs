@@ -308,7 +308,7 @@ mod tests {
         assert!(found[0].starts_with(expected), "{found:?}");
         let found = facts(json!([row("n1", "c1", vec![one, two]), row("n2", "c2", vec![])]));
         assert_eq!(found.len(), 1, "{found:?}");
-        let expected = "Service s/gw of its cluster c2 has network n1";
+        let expected = "Service s/gw in cluster c2 of this network is a gateway of network n1";
         assert!(found[0].starts_with("STR0401") && found[0].contains(expected), "{found:?}");
     }
 }
