@@ -387,7 +387,7 @@ impl EarlierRules {
                 let source = SourceMatch::default();
                 let more = RareConditions { source, ..RareConditions::clone(request) }.into();
                 let plain = RequestMatch { port: None, more, ..request.clone() };
-                self.matches.owner_or_add(&plain, Some(rule.clone())).cloned()
+                self.matches.owner_or_add(&plain, Some(rule.clone()))
             };
             match winner {
                 Some(winner) if winner.origin == rule.origin => {}

@@ -420,8 +420,7 @@ fn unreachable(
     }
 }
 
-/// Reports matches without an effect, because an earlier match covers all of their requests: an
-/// equal one, or one with a shorter prefix and the same other conditions.
+/// Reports matches without an effect, because an earlier match covers all of their requests.
 fn covered(rules: &[HttpRule], delegates: &SortedMap<usize, Delegate>, reasons: &mut Vec<Reason>) {
     // Each match with its path in the object.
     let mut earlier = EarlierMatches::<String>::default();

@@ -798,13 +798,29 @@ fn matches_covered_by_an_earlier_one_have_a_reason() {
         covered(&["{method: {exact: GET}}", "{method: {exact: GET}, uri: {prefix: /a}}"]),
         second
     );
+    for narrower in [
+        "{uri: {prefix: /a}, method: {exact: GET}}",
+        "{uri: {prefix: /a}, headers: {x: {exact: b}}}",
+        "{uri: {prefix: /a/b}, port: 81}",
+        "{uri: {prefix: /a/b}, sourceNamespace: web}",
+        "{uri: {prefix: /a/b}, sourceLabels: {app: web}, queryParams: {q: {exact: b}}}",
+    ] {
+        assert_eq!(covered(&[a, narrower]), second, "{narrower}");
+    }
+    let with_header = "{uri: {prefix: /a}, headers: {x: {exact: b}}}";
+    for other in [
+        "{uri: {prefix: /a}}",
+        "{uri: {prefix: /a}, headers: {x: {exact: c}}}",
+        "{uri: {prefix: /a}, headers: {y: {exact: b}}}",
+        "{uri: {prefix: /}, headers: {x: {exact: b}}}",
+    ] {
+        assert_eq!(covered(&[with_header, other]), [""; 0], "{other}");
+    }
     for other in [
         "{uri: {prefix: /}, method: {exact: GET}}",
         "{uri: {prefix: /b}}",
-        "{uri: {prefix: /a}, method: {exact: GET}}",
-        "{uri: {prefix: /a/b}, port: 81}",
         "{uri: {regex: /a.*}}",
-        "{uri: {prefix: /a/b}, sourceNamespace: web}",
+        "{uri: {prefix: /a/b}, ignoreUriCase: true}",
     ] {
         assert_eq!(covered(&[a, other]), [""; 0], "{other}");
     }
