@@ -30,11 +30,12 @@ condition would match.";
 
     /// A rule after a rule for all requests.
     RULE_UNREACHABLE = "STR1023", "a rule is never evaluated",
-        "Move the rule before the named one, merge the two objects, or give the rule another host or condition.", "\
+        "Move the rule before the named one, merge the two objects, or give one of the two another host or condition.", "\
 The first matching rule of a VirtualService applies. A rule without a condition matches every request, so
 later rules have no effect. At gateways, the rules of all VirtualServices and Ingresses with one host are
 joined, and the same applies to the Gateway API's routes of one Service: of two equal conditions, the one of
-the older object applies. With httpsRedirect, a Gateway redirects a host for all Gateways of the port.";
+the older object applies. In these routes, exact paths come first, then prefixes, then regular expressions:
+the prefix / hides them. With httpsRedirect, a Gateway redirects a host for all Gateways of the port.";
 
     /// Two objects with one host.
     HOST_OF_ANOTHER = "STR1024", "a host belongs to another VirtualService",

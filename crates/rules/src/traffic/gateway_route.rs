@@ -6,6 +6,7 @@
 //! routes of one Service.
 
 mod filters;
+mod order;
 mod raw;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,6 +14,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+pub(super) use self::order::specificity;
 use self::raw::{
     RawBackend, RawConnectionRoute, RawGatewayMatch, RawGatewayRoute, RawGatewayRule, RawGrant,
     RawMethod, RawParentRef, RawValueMatch,
@@ -204,7 +206,10 @@ impl GatewayRoute {
             rule.place.index = place(at);
             rule
         });
-        let rules = rules.collect();
+        let rules: Box<[HttpRule]> = rules.collect();
+        if !parents.is_empty() {
+            reasons.extend(order::covered(&rules));
+        }
         let (connections, server_names) = (Box::default(), Box::default());
         Ok((Self { meta, kind, parents, rules, connections, server_names }, reasons))
     }

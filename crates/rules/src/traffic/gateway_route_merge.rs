@@ -7,17 +7,16 @@
 //! other protocols. The result is equivalent to a VirtualService that is as old as the oldest
 //! route. If a host has both, the older one applies to the whole host.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::addressed::AddressedServices;
-use super::gateway_route::{GatewayRoute, ParentService, ReferenceGrant};
+use super::gateway_route::{GatewayRoute, ParentService, ReferenceGrant, specificity};
 use super::hosts::HostPattern;
 use super::object::ObjectMeta;
 use super::route::{
-    ConnectionMatch, Destination, FixedResponse, HttpRule, MESH, PathMatch, RareTerms,
-    RequestMatch, RouteKind, RouteOrigin, RulePlace, RuleTerms, TcpRule,
+    ConnectionMatch, Destination, FixedResponse, HttpRule, MESH, RareTerms, RequestMatch,
+    RouteKind, RouteOrigin, RulePlace, RuleTerms, TcpRule,
 };
 use super::virtual_service::{RareRules, VirtualService};
 use strait_model::{CLUSTERSET, ExportTo, Hostname, Namespace};
@@ -231,24 +230,6 @@ fn keys(route: &GatewayRoute) -> BTreeSet<JoinKey> {
         (parent.host.clone(), (parent.namespace != *own).then(|| own.clone()))
     };
     route.parents.iter().map(key).collect()
-}
-
-/// Returns the sort key of a match, the most specific first: by path, method, headers and query
-/// parameters.
-fn specificity(request: &RequestMatch) -> impl Ord + use<> {
-    let (kind, length) = match &request.path {
-        Some(PathMatch::Exact(path)) => (0, path.len()),
-        Some(PathMatch::Segments(path) | PathMatch::Prefix(path)) => (1, path.len()),
-        None => (1, 0),
-        Some(PathMatch::Regex(path)) => (2, path.len()),
-    };
-    (
-        kind,
-        Reverse(length),
-        request.method.is_none(),
-        Reverse(request.headers.len()),
-        Reverse(request.query.len()),
-    )
 }
 
 #[cfg(test)]

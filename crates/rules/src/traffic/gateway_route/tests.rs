@@ -55,6 +55,42 @@ fn paths_match_whole_segments_and_the_first_condition_of_a_name_applies() {
 }
 
 #[test]
+fn matches_covered_by_matches_that_come_first_have_a_reason() {
+    let covered = |kind, matches: &[&str]| {
+        let parents = "parentRefs: [{group: '', kind: Service, name: web}]";
+        let rules = matches.iter().map(|one| format!("{{matches: {one}, {BACKEND}}}"));
+        let rules = rules.collect::<Vec<_>>().join(", ");
+        let (_, reasons) = read(kind, &format!("{{{parents}, rules: [{rules}]}}"));
+        assert!(reasons.iter().all(|(code, _)| *code == &codes::RULE_UNREACHABLE), "{reasons:?}");
+        reasons.into_iter().map(|(_, path)| path).collect::<Vec<_>>()
+    };
+    let first = ["spec.rules[0].matches[0]"];
+    let second = ["spec.rules[1].matches[0]"];
+    let (all, regex) = ("[{}]", "[{path: {type: RegularExpression, value: '/v[12]/.*'}}]");
+    let root = "[{path: {type: PathPrefix, value: /}}]";
+    // Prefixes come before expressions, wherever the rules are in the route.
+    assert_eq!(covered("HTTPRoute", &[all, regex]), second);
+    assert_eq!(covered("HTTPRoute", &[root, regex]), second);
+    assert_eq!(covered("HTTPRoute", &[regex, root]), first);
+    let get_regex = "[{method: GET, path: {type: RegularExpression, value: '/v.*'}}]";
+    assert_eq!(covered("HTTPRoute", &["[{method: GET}]", get_regex]), second);
+    assert_eq!(covered("HTTPRoute", &["[{method: PUT}]", get_regex]), [""; 0]);
+    // Longer prefixes and more conditions come first, so nothing covers them but equal matches.
+    let a = "[{path: {value: /a}}]";
+    for other in [root, "[{path: {value: /a/b}}]", "[{path: {value: /a}, method: GET}]", regex] {
+        assert_eq!(covered("HTTPRoute", &[a, other]), [""; 0], "{other}");
+        assert_eq!(covered("HTTPRoute", &[other, a]), [""; 0], "{other}");
+    }
+    assert_eq!(covered("HTTPRoute", &[a, a]), second);
+    assert_eq!(covered("HTTPRoute", &["[{path: {value: /a}}, {path: {value: /a}}]"]), [""; 0]);
+    assert_eq!(covered("GRPCRoute", &["[{method: {method: Get}}]", all]), first);
+    assert_eq!(covered("GRPCRoute", &["[{method: {service: a.B}}]", all]), [""; 0]);
+    // Another controller decides the order at Gateways.
+    let text = format!("{{parentRefs: [{{name: gw}}], rules: [{{{BACKEND}}}, {{{BACKEND}}}]}}");
+    assert_eq!(read("HTTPRoute", &text).1, []);
+}
+
+#[test]
 fn grpc_methods_are_matched_as_paths() {
     let (route, _) = read(
         "GRPCRoute",
