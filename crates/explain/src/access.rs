@@ -18,8 +18,8 @@ use strait_model::{NetworkId, ObjectKey, Proxy, is_header_name, labels_match};
 use strait_rules::access::{
     AccessDecision, AccessRequest, AccessSubject, AccessVerdict, AuthorizationAction,
     AuthorizationPolicy, AuthorizationRule, ModeTransition, PeerMode, PolicyKind, PolicyName,
-    PolicySelector, PolicyState, PortMode, ProviderReach, RequestTest, TimePoint, WireForm,
-    WorkloadAccess, decide, enforced, rule_steps,
+    PolicyReport, PolicySelector, PolicyState, PortMode, ProviderReach, RequestTest, TimePoint,
+    WireForm, WorkloadAccess, decide, enforced, rule_steps,
 };
 use strait_rules::traffic::destination_rule::RuleClient;
 use strait_rules::traffic::selection::Selection;
@@ -262,11 +262,14 @@ pub(super) fn policy_states(
             PolicyState::InForce if has_no_rules(context, name) => ObjectStanding::Unused,
             PolicyState::InForce if older(context, name).is_some() => ObjectStanding::Shadowed,
             PolicyState::InForce if selects_in_root(context, name) => ObjectStanding::Unused,
+            PolicyState::InForce if has_only_lost_targets(report) => ObjectStanding::Unused,
             PolicyState::InForce if loss == PeerLoss::All => ObjectStanding::Shadowed,
             PolicyState::InForce if workloads_known && !has_workloads(context, name) => {
                 ObjectStanding::Unused
             }
-            PolicyState::InForce if loss == PeerLoss::Part => ObjectStanding::Partly,
+            PolicyState::InForce if loss == PeerLoss::Part || has_lost_targets(report) => {
+                ObjectStanding::Partly
+            }
             PolicyState::InForce => ObjectStanding::InForce,
         };
         let faults = report.faults.iter();
@@ -373,6 +376,17 @@ fn selects_in_root(context: &PushContext, name: &PolicyName) -> bool {
         && selector.is_some_and(|selector| *selector != PolicySelector::All)
 }
 
+/// Returns whether no target of a policy is supported. Its faults name the targets.
+fn has_only_lost_targets(report: &PolicyReport) -> bool {
+    report.selector.as_ref().is_some_and(PolicySelector::is_empty)
+}
+
+/// Returns whether some targets of a policy have no effect.
+fn has_lost_targets(report: &PolicyReport) -> bool {
+    let mut faults = report.faults.iter();
+    faults.any(|fault| fault.path.starts_with("spec.targetRef"))
+}
+
 /// Returns whether the policy selects any known workload.
 fn has_workloads(context: &PushContext, name: &PolicyName) -> bool {
     let Some(report) = context.access.report(name) else { return false };
@@ -394,9 +408,16 @@ fn warnings(context: &PushContext, name: &PolicyName) -> Vec<PolicyFinding> {
         let text = format!("{older} is older and applies instead");
         found.push((&codes::ACCESS_SHADOWED, "metadata.creationTimestamp".to_owned(), text));
     }
-    if !has_workloads(context, name) {
-        let text = "no known workload has these labels".to_owned();
-        found.push((&codes::ACCESS_SELECTS_NOBODY, "spec.selector".to_owned(), text));
+    let report = context.access.report(name).filter(|report| !has_only_lost_targets(report));
+    if let Some(report) = report.filter(|_| !has_workloads(context, name)) {
+        let (path, text) = match &report.selector {
+            Some(PolicySelector::Gateways(names)) => (
+                "spec.targetRefs",
+                format!("no known router belongs to Gateway {}", names.join(", ")),
+            ),
+            _ => ("spec.selector", "no known workload has these labels".to_owned()),
+        };
+        found.push((&codes::ACCESS_SELECTS_NOBODY, path.to_owned(), text));
     }
     found
 }

@@ -35,8 +35,9 @@ than intended:
     ACCESS_NO_EFFECT = "STR0823", "a part of an access policy has no effect",
         "Remove it, or express it differently: docs/reference/access-support.md.", "\
 The part is valid but cannot have the intended effect: a selector in a PeerAuthentication of the root
-namespace, a target that is not a proxy of this mesh, an annotation that is not a boolean, or an unknown
-field of a RequestAuthentication that does not restrict anything. The rest of the policy applies.";
+namespace, a target that only applies at waypoint proxies, which Strait does not run, or that is no Gateway of
+the namespace, an annotation that is not a boolean, or an unknown field of a RequestAuthentication that does
+not restrict anything. The rest of the policy applies.";
 
     /// HTTP fields of a policy on ports without HTTP.
     ACCESS_HTTP_ON_TCP = "STR0824", "a policy matches HTTP attributes on a port without HTTP",

@@ -6,7 +6,8 @@ use super::*;
 use strait_mesh::push::event_loop::{MeshEvent, MeshState};
 use strait_model::registry::{Epoch, RegistryUpdate, ShardKey};
 use strait_model::testing::{port, service, shard};
-use strait_model::{ISTIO_NETWORKING, ObjectJson, Port};
+use strait_model::{GATEWAY_API, ISTIO_NETWORKING, ISTIO_SECURITY, ObjectJson, Port};
+use strait_rules::access::{AccessChange, AccessIndex, AccessSettings, PolicyErrors};
 use strait_rules::service_entry::EntryIndex;
 use strait_rules::testing::kind_settings;
 use strait_rules::traffic::TrafficIndex;
@@ -20,9 +21,10 @@ fn state(
     other: Option<(&str, Value)>,
 ) -> (ObjectStanding, Vec<String>) {
     let object = |kind: &str, name: &str, spec: Value| {
+        let is_policy = kind == "AuthorizationPolicy";
         let key = ObjectKey {
             kind: kind.into(),
-            group: ISTIO_NETWORKING.into(),
+            group: if is_policy { ISTIO_SECURITY } else { ISTIO_NETWORKING }.into(),
             namespace: namespace.into(),
             name: name.into(),
         };
@@ -45,6 +47,12 @@ fn state(
     if let Some(change) = entries.apply(&objects) {
         let update = RegistryUpdate { shard: ShardKey::service_entries(), epoch: Epoch(0), change };
         mesh.apply(MeshEvent::Entries(update, Arc::clone(entries.selections())));
+    }
+    let access = AccessSettings { root: "root".into(), errors: PolicyErrors::Narrow };
+    if let Some(AccessChange { policies, causes }) =
+        AccessIndex::new(access.clone()).apply(&access, &objects)
+    {
+        mesh.apply(MeshEvent::Access(policies, causes));
     }
     mesh.apply(MeshEvent::Complete);
     let context = mesh.next_version().expect("a first version").0;
@@ -118,6 +126,22 @@ fn entry_at_a_service_of_another_namespace_names_its_owner() {
             "{more}"
         );
     }
+}
+
+#[test]
+fn policy_for_unsupported_targets_has_no_effect() {
+    let state = |kinds: &[&str]| {
+        let group = |kind: &str| if kind == "Gateway" { GATEWAY_API } else { "" };
+        let target = |kind: &&str| json!({ "group": group(kind), "kind": kind, "name": "web" });
+        let targets: Vec<_> = kinds.iter().map(target).collect();
+        let rules = json!({ "targetRefs": targets, "rules": [{}] });
+        state(("AuthorizationPolicy", "shop"), rules, None)
+    };
+    let reasons = |all: &[&str]| all.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>();
+    let first = reasons(&["STR0823 spec.targetRefs[0]"]);
+    assert_eq!(state(&["Service"]), (ObjectStanding::Unused, first));
+    let (_, without_pods) = state(&["Gateway"]);
+    assert_eq!(without_pods, reasons(&["STR0828 spec.targetRefs"]));
 }
 
 #[test]

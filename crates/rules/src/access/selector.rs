@@ -10,7 +10,7 @@ use super::fields::{fields, present};
 use super::object::AccessFault;
 use super::subject::AccessSubject;
 use strait_base::codes;
-use strait_model::{Labels, Namespace, labels_match};
+use strait_model::{ISTIO_NETWORKING, Labels, Namespace, labels_match};
 
 /// Pod label with the name of the Kubernetes Gateway that the pod belongs to (Istio,
 /// `gateway-name`).
@@ -25,8 +25,8 @@ pub enum PolicySelector {
     All,
     /// Workloads with these labels; never empty.
     Labels(Labels),
-    /// Proxies of these Gateways in the policy's own namespace; sorted. Empty if all targets are of
-    /// unsupported kinds.
+    /// Proxies of these Gateways in the policy's own namespace; sorted. Empty if no target is
+    /// supported.
     Gateways(Box<[Arc<str>]>),
 }
 
@@ -65,6 +65,11 @@ impl PolicySelector {
             (false, true) => Self::All,
             (false, false) => Self::Labels(selector),
         })
+    }
+
+    /// Returns whether no workload can match, because no target of the policy is supported.
+    pub fn is_empty(&self) -> bool {
+        matches!(self, Self::Gateways(names) if names.is_empty())
     }
 
     /// Returns whether a policy in the namespace `policy_namespace` selects a workload, provided that the policy
@@ -201,10 +206,18 @@ fn read_target(
         return Some(PolicyTarget::Unsupported(fact));
     }
     if (group, kind) != (GATEWAY_GROUP, "Gateway") {
-        let fact = format!(
-            "refers to {kind} {name}, but policies support only Gateways of \
-                     {GATEWAY_GROUP}"
-        );
+        let of_waypoints =
+            [("", "Service"), (ISTIO_NETWORKING, "ServiceEntry"), (GATEWAY_GROUP, "GatewayClass")];
+        let fact = match of_waypoints.contains(&(group, kind)) {
+            true => format!(
+                "refers to {kind} {name}: such a policy applies only at waypoint proxies, which \
+                 Strait does not run; select the workloads with selector"
+            ),
+            false => format!(
+                "refers to {kind} {name}, but targets may only be Gateways of {GATEWAY_GROUP}; \
+                 select the workloads with selector"
+            ),
+        };
         return Some(PolicyTarget::Unsupported(fact));
     }
     Some(PolicyTarget::Gateway(name.into()))

@@ -68,20 +68,24 @@ fn policy_for_a_gateway_applies_to_its_proxies_in_the_same_namespace() {
 fn unsupported_target_selects_no_proxy_with_a_warning() {
     let mut foreign = gateway("public");
     foreign["namespace"] = "pay".into();
-    let nobodys = [
-        json!({ "group": "", "kind": "Service", "name": "public" }),
-        json!({ "group": "networking.istio.io", "kind": "ServiceEntry", "name": "public" }),
-        json!({ "group": "networking.istio.io", "kind": "Gateway", "name": "public" }),
-        foreign,
+    let target =
+        |group: &str, kind: &str| json!({ "group": group, "kind": kind, "name": "public" });
+    let unsupported = [
+        (target("", "Service"), "only at waypoint proxies"),
+        (target("networking.istio.io", "ServiceEntry"), "only at waypoint proxies"),
+        (target("gateway.networking.k8s.io", "GatewayClass"), "only at waypoint proxies"),
+        (target("networking.istio.io", "Gateway"), "targets may only be Gateways of"),
+        (foreign, "is in namespace pay"),
     ];
-    for target in nobodys {
+    for (target, fact) in unsupported {
         let object = naming("shop", "DENY", json!({ "targetRefs": [target] }));
         assert_eq!(count_applied(object.clone(), PUBLIC, true), 0, "{target}");
         let policies = index().hold([object]);
         let (_, report) = policies.reports().next().expect("one");
         let warnings: Vec<_> = report.faults.iter().map(|one| (one.code.id, &*one.path)).collect();
         assert_eq!(warnings, [("STR0823", "spec.targetRefs[0]")], "{target}");
-        assert_eq!(report.state, PolicyState::InForce);
+        assert!(report.faults[0].text.contains(fact), "{}", report.faults[0].text);
+        assert!(report.selector.as_ref().is_some_and(PolicySelector::is_empty), "{target}");
     }
 }
 
