@@ -347,7 +347,7 @@ impl<'a> ConfigView<'a> {
             return Some(state);
         }
         objects::is_of_mesh(key).then(|| {
-            let text = format!("Strait does not support objects of kind {}", key.kind);
+            let text = format!("Strait does not support kind {} of {}", key.kind, key.group);
             let finding = Finding::unused(&codes::KIND_UNREAD, "kind", text);
             state_of(key, ObjectStanding::Unused, finding)
         })

@@ -4,20 +4,19 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use strait_model::{
-    ConfigRole, GATEWAY_API, ISTIO_NETWORKING, ISTIO_SECURITY, ISTIO_TELEMETRY, Namespace,
-    ObjectKey,
-};
+use strait_model::{ConfigRole, GATEWAY_API, Namespace, ObjectKey};
 use strait_rules::traffic::HostPattern;
 
-/// API groups whose objects concern the mesh, supported or not.
-const OF_MESH: [&str; 5] =
-    [ISTIO_NETWORKING, ISTIO_SECURITY, GATEWAY_API, ISTIO_TELEMETRY, "extensions.istio.io"];
+/// Group of the experimental kinds of the Gateway API, for example XBackendTrafficPolicy.
+const GATEWAY_API_EXPERIMENTAL: &str = "gateway.networking.x-k8s.io";
 
-/// Returns whether users may expect an object to configure proxies. Access policies are excluded,
-/// because their status is computed separately.
+/// Returns whether users may expect an object to configure proxies: the objects of Istio and of the
+/// Gateway API, supported or not. Access policies are excluded, because their status is computed
+/// separately.
 pub(super) fn is_of_mesh(key: &ObjectKey) -> bool {
-    OF_MESH.contains(&&*key.group) && ConfigRole::of(key) != Some(ConfigRole::Access)
+    let is_of_group = [GATEWAY_API, GATEWAY_API_EXPERIMENTAL].contains(&&*key.group)
+        || key.group.ends_with(".istio.io");
+    is_of_group && ConfigRole::of(key) != Some(ConfigRole::Access)
 }
 
 /// Returns the items of a list field of an object.

@@ -145,6 +145,30 @@ fn policy_for_unsupported_targets_has_no_effect() {
 }
 
 #[test]
+fn objects_of_unsupported_kinds_are_reported() {
+    let mut mesh = MeshState::new(strait_mesh::testing::settings());
+    mesh.apply(MeshEvent::Complete);
+    let context = mesh.next_version().expect("a first version").0;
+    for (kind, group, is_reported) in [
+        ("BackendTLSPolicy", GATEWAY_API, true),
+        ("XBackendTrafficPolicy", "gateway.networking.x-k8s.io", true),
+        ("IstioOperator", "install.istio.io", true),
+        ("AuthorizationPolicy", ISTIO_NETWORKING, true),
+        ("Deployment", "apps", false),
+    ] {
+        let [namespace, name] = ["shop", "a"].map(Into::into);
+        let key = ObjectKey { kind: kind.into(), group: group.into(), namespace, name };
+        let objects = [(key, ObjectJson::from(json!({})))].into_iter().collect();
+        let reports = ConfigReports { objects, ..Default::default() };
+        let states = ConfigView::new(&context, &reports, &[]).states(&ConfigQuery::default());
+        let codes: Vec<_> =
+            states.iter().flat_map(|one| &one.reasons).map(|one| one.code).collect();
+        let expected: &[&str] = if is_reported { &["STR1040"] } else { &[] };
+        assert_eq!(codes, expected, "{kind}");
+    }
+}
+
+#[test]
 fn upgrade_of_a_port_without_a_protocol_is_reported() {
     for (host, reason) in [("web", None), ("untyped", Some("h2UpgradePolicy"))] {
         let pool = json!({ "http": { "h2UpgradePolicy": "UPGRADE" } });
