@@ -117,6 +117,11 @@ pub fn from_json(type_url: &str, json: &Value) -> Result<Vec<u8>, Error> {
         .map_err(|source| Error::Json { type_url: type_url.to_owned(), source })
 }
 
+/// Returns whether the message type of this URL has a descriptor.
+pub fn is_known(type_url: &str) -> bool {
+    descriptor(type_url).is_ok()
+}
+
 /// Decodes `bytes` as a message of the given type.
 pub(crate) fn decoded(type_url: &str, bytes: &[u8]) -> Result<DynamicMessage, Error> {
     DynamicMessage::decode(descriptor(type_url)?, bytes)

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::filters::FilterFault;
+use super::filters::{FilterFault, unknown_type};
 use crate::traffic::HostPattern;
 use strait_proto::{json, rules};
 
@@ -64,14 +64,16 @@ pub struct AddedCluster {
 /// The path and a description of the fault.
 pub(super) fn read(value: &Value) -> Result<AddedCluster, FilterFault> {
     let wrong = |path: &str, fact: String| (path.trim_start_matches('.').to_owned(), fact);
-    let fields = value.as_object();
-    let fields = fields.ok_or_else(|| wrong("", "it is not a cluster".to_owned()))?;
+    if !value.is_object() {
+        return Err(wrong("", "it is not a cluster".to_owned()));
+    }
     let unread = |error: &dyn std::error::Error| {
         let cause = error.source().map_or_else(|| error.to_string(), ToString::to_string);
         wrong("", cause)
     };
-    let bytes = json::from_json(TYPE_URL, &Value::Object(fields.clone()));
-    let bytes = bytes.map_err(|error| unread(&error))?;
+    let bytes = json::from_json(TYPE_URL, value).map_err(|error| {
+        unknown_type(value, "").map_or_else(|| unread(&error), |(path, fact)| wrong(&path, fact))
+    })?;
     let bytes = rules::canonical(TYPE_URL, &bytes).map_err(|error| unread(&error))?;
     if let Some(fault) = rules::violation(TYPE_URL, &bytes).map_err(|error| unread(&error))? {
         return Err(wrong("", format!("Envoy refuses it: {fault}")));

@@ -231,8 +231,9 @@ fn message(config: &Value) -> Result<(String, Vec<u8>, Option<FilterUpstream>), 
         let cause = error.source().map_or_else(|| error.to_string(), ToString::to_string);
         wrong("", cause)
     };
-    let bytes =
-        json::from_json(&type_url, &Value::Object(fields)).map_err(|error| unread(&error))?;
+    let fields = Value::Object(fields);
+    let bytes = json::from_json(&type_url, &fields)
+        .map_err(|error| unknown_type(&fields, "").unwrap_or_else(|| unread(&error)))?;
     let bytes = rules::canonical(&type_url, &bytes).map_err(|error| unread(&error))?;
     if let Some(fault) = rules::violation(&type_url, &bytes).map_err(|error| unread(&error))? {
         return Err(wrong("", format!("Envoy refuses it: {fault}")));
@@ -247,6 +248,30 @@ fn message(config: &Value) -> Result<(String, Vec<u8>, Option<FilterUpstream>), 
     let upstream = FilterUpstream::from_fields(&given);
     everywhere(&Value::Object(given), "")?;
     Ok((type_url, bytes, upstream))
+}
+
+/// Returns the first nested message in `value` whose type Strait does not know, as a fault.
+pub(super) fn unknown_type(value: &Value, path: &str) -> Option<FilterFault> {
+    match value {
+        Value::Array(all) => {
+            let mut all = all.iter().enumerate();
+            all.find_map(|(at, one)| unknown_type(one, &format!("{path}[{at}]")))
+        }
+        Value::Object(fields) => fields.iter().find_map(|(key, value)| {
+            let path = format!("{path}.{key}");
+            match value {
+                Value::String(url) if key == "@type" && !json::is_known(url) => {
+                    let fact = format!(
+                        "Strait does not support the message type {url}: check its spelling, or \
+                         leave this extension out"
+                    );
+                    Some((path, fact))
+                }
+                _ => unknown_type(value, &path),
+            }
+        }),
+        _ => None,
+    }
 }
 
 /// Checks parts of messages that Envoy validates wherever they are.

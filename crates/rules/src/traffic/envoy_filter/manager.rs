@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::filters::FilterFault;
+use super::filters::{FilterFault, unknown_type};
 use strait_proto::{json, rules};
 
 const NAME: &str =
@@ -97,7 +97,8 @@ fn message(config: &Value) -> Result<PatchedManager, FilterFault> {
         wrong("", cause)
     };
     let encoded = |value: &Value| {
-        let bytes = json::from_json(TYPE_URL, value).map_err(|error| unread(&error))?;
+        let bytes = json::from_json(TYPE_URL, value)
+            .map_err(|error| unknown_type(value, "").unwrap_or_else(|| unread(&error)))?;
         rules::canonical(TYPE_URL, &bytes).map_err(|error| unread(&error))
     };
     let bytes = encoded(&Value::Object(fields))?;

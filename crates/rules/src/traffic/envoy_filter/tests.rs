@@ -272,6 +272,9 @@ fn filter_that_envoy_would_reject_is_left_out() {
             ".request_rules: a rule must have on_header",
         ),
     ];
+    let unknown = json!({ "compressor_library": { "name": "a", "typed_config": { "@type": "type.googleapis.com/a.B" } } });
+    let wanted = ".compressor_library.typed_config.@type: Strait does not support the message type type.googleapis.com/a.B";
+    let cases = cases.into_iter().chain([("compressor.v3.Compressor", unknown, wanted)]);
     for (kind, config, wanted) in cases {
         let given = patch_fault(configured(kind, config));
         let wanted = format!("STR1077 .patch.value.typed_config{wanted}");
@@ -429,6 +432,13 @@ fn only_valid_clusters_are_added() {
         (at("address", json!("a b")), ".load_assignment: \"a b\" is not a valid address"),
         (at("portValue", json!(0)), ".load_assignment: "),
         (adding("transport_socket", json!({ "name": "x" })), ".transport_socket"),
+        (
+            adding(
+                "transport_socket",
+                json!({ "name": "x", "typed_config": { "@type": "x/a.B" } }),
+            ),
+            ".transport_socket.typed_config.@type: Strait does not support the message type x/a.B",
+        ),
         (adding("outlier_detection", json!({})), ".outlier_detection: this field is not supported"),
         (adding("no_such", json!(1)), ""),
         (
