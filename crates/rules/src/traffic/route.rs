@@ -646,6 +646,25 @@ impl TextMatch {
     }
 }
 
+impl CrossOrigin {
+    /// Reason for the fields of [`Self::literal_stars`].
+    pub(super) const LITERAL_STAR: &str = "* matches nothing for requests with credentials, which \
+        are allowed: browsers then read it as a literal name; list the names";
+
+    /// Returns the fields that contain `*`, if credentials are allowed. For requests with
+    /// credentials, `*` is not a wildcard (Fetch, "CORS protocol and credentials").
+    pub(super) fn literal_stars(&self) -> impl Iterator<Item = &'static str> {
+        let fields = [
+            ("allowMethods", &self.methods),
+            ("allowHeaders", &self.headers),
+            ("exposeHeaders", &self.expose),
+        ];
+        let with_credentials = fields.into_iter().filter(|_| self.credentials == Some(true));
+        let is_star = |list: &str| list.split(',').any(|name| name.trim() == "*");
+        with_credentials.filter(move |(_, list)| is_star(list)).map(|(field, _)| field)
+    }
+}
+
 impl RequestMatch {
     /// Returns whether every request satisfies the match. Later matches then have no effect.
     pub fn is_catch_all(&self) -> bool {

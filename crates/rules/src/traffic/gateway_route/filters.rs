@@ -129,7 +129,7 @@ impl RuleReader<'_> {
             }
             text.into()
         };
-        CrossOrigin {
+        let cors = CrossOrigin {
             origins,
             methods: joined(raw.allow_methods),
             headers: joined(raw.allow_headers),
@@ -137,7 +137,16 @@ impl RuleReader<'_> {
             max_age: Some(std::time::Duration::from_secs(raw.max_age.unwrap_or(5))),
             credentials: raw.allow_credentials,
             answers_all_preflights: true,
+        };
+        for field in cors.literal_stars() {
+            let path = format!("{path}.cors.{field}");
+            self.reasons.push(Reason::lost(
+                &codes::ROUTE_PART_LOST,
+                path,
+                CrossOrigin::LITERAL_STAR,
+            ));
         }
+        cors
     }
 
     /// Parses header changes. For requests, `host` receives a new value of the host header.

@@ -225,7 +225,9 @@ fn parts_of_a_rule_without_effect_have_a_reason() {
     let above = mirror("fraction: {numerator: 5, denominator: 2}");
     let path = rewrite("path: {type: ReplaceFullPath, replaceFullPath: /z}");
     let twice = format!("filters: [{path}, {}]", rewrite("hostname: b.example"));
+    let cors = "filters: [{type: CORS, cors: {allowOrigins: ['*'], allowCredentials: true, exposeHeaders: ['*']}}]";
     for (text, code, at) in [
+        (cors, &codes::ROUTE_PART_LOST, "filters[0].cors.exposeHeaders"),
         (host, &codes::ROUTE_PART_LOST, "filters[0]"),
         (&both, &codes::TRAFFIC_REPLACED, "filters[0].requestMirror.fraction"),
         (&all, &codes::TRAFFIC_VALUE, "filters[0].requestMirror.percent"),

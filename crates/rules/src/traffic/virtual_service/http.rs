@@ -642,7 +642,7 @@ impl Reader<'_> {
         if raw.max_age.as_ref().is_some_and(|age| age.0.subsec_nanos() > 0) {
             self.lost(&format!("{path}.maxAge"), "is truncated to whole seconds in responses");
         }
-        CrossOrigin {
+        let cors = CrossOrigin {
             origins: origins.into(),
             methods: joined(self, raw.allow_methods, "allowMethods"),
             headers: joined(self, raw.allow_headers, "allowHeaders"),
@@ -650,7 +650,11 @@ impl Reader<'_> {
             max_age: raw.max_age.map(|age| age.0),
             credentials: raw.allow_credentials,
             answers_all_preflights: raw.unmatched_preflights == "IGNORE",
+        };
+        for field in cors.literal_stars() {
+            self.lost(&format!("{path}.{field}"), CrossOrigin::LITERAL_STAR);
         }
+        cors
     }
 
     /// Returns the host that header changes set, by either name of the host header: the first in

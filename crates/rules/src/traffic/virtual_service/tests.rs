@@ -237,6 +237,14 @@ fn settings_of_a_rule_without_effect_have_a_reason() {
         ("mirror: {host: m}, mirrorPercentage: {value: 0}", "mirrorPercentage"),
         ("mirrors: [{destination: {host: m}, percentage: {value: 0}}]", "mirrors[0].percentage"),
         ("corsPolicy: {allowMethods: [GET]}", "corsPolicy.allowOrigins"),
+        (
+            "corsPolicy: {allowOrigins: [{exact: b}], allowCredentials: true, exposeHeaders: ['*']}",
+            "corsPolicy.exposeHeaders",
+        ),
+        (
+            "corsPolicy: {allowOrigins: [{exact: b}], allowCredentials: true, allowHeaders: [a, '*']}",
+            "corsPolicy.allowHeaders",
+        ),
         ("match: [{ignoreUriCase: true, method: {exact: GET}}]", "match[0].ignoreUriCase"),
         ("timeout: 1s, retries: {attempts: 1, perTryTimeout: 5s}", "retries.perTryTimeout"),
         ("rewrite: {authority: bad host}", "rewrite.authority"),
@@ -251,6 +259,7 @@ fn settings_of_a_rule_without_effect_have_a_reason() {
     for settings in [
         "timeout: 0s, retries: {attempts: 1, perTryTimeout: 5s}",
         "rewrite: {authority: 'a.example:80'}",
+        "corsPolicy: {allowOrigins: [{exact: b}], exposeHeaders: ['*']}",
     ] {
         let (_, reasons) = read(&format!(
             "{{hosts: [a], http: [{{route: [{{destination: {{host: a}}}}], {settings}}}]}}"
