@@ -16,8 +16,8 @@ use serde_json::Value;
 
 pub(super) use self::order::specificity;
 use self::raw::{
-    RawBackend, RawConnectionRoute, RawGatewayMatch, RawGatewayRoute, RawGatewayRule, RawGrant,
-    RawMethod, RawParentRef, RawValueMatch,
+    RawBackend, RawConnectionRoute, RawGatewayMatch, RawGatewayRetry, RawGatewayRoute,
+    RawGatewayRule, RawGrant, RawMethod, RawParentRef, RawTimeouts, RawValueMatch,
 };
 use super::hosts::HostPattern;
 use super::kind::KindSettings;
@@ -386,37 +386,59 @@ impl RuleReader<'_> {
                 self.reasons.push(Reason::lost(&codes::ROUTE_PART_LOST, path, text));
             }
         }
-        rule.timeout = raw.timeouts.request.map(|timeout| timeout.0);
-        let per_try = raw.timeouts.backend_request.map(|timeout| timeout.0);
-        if raw.retry.is_some() || per_try.is_some() {
-            let retry = raw.retry;
-            let backoff = retry.as_ref().and_then(|retry| retry.backoff.as_ref());
-            if backoff.is_some_and(|pause| pause.0.is_zero()) {
-                let text = "0s is not a valid backoff; the default applies";
-                let path = format!("{path}.retry.backoff");
-                self.reasons.push(Reason::warning(&codes::TRAFFIC_VALUE, path, text));
-            }
-            let statuses: Box<[u16]> =
-                retry.iter().flat_map(|retry| retry.codes.iter().copied()).collect();
-            rule.retries = Some(Box::new(RetryRule {
-                attempts: retry.as_ref().and_then(|retry| retry.attempts).unwrap_or(2),
-                per_try_timeout: per_try,
-                on: if statuses.is_empty() { "".into() } else { RETRY_ON.into() },
-                more: RareRetrySettings {
-                    statuses,
-                    backoff: retry
-                        .and_then(|retry| retry.backoff)
-                        .map(|pause| pause.0)
-                        .filter(|pause| !pause.is_zero()),
-                }
-                .into(),
-                ..RetryRule::default()
-            }));
-        }
+        self.limits(raw.timeouts, raw.retry, path, &mut rule);
         if !answers_500 && rule.matches.iter().any(|request| request.refused) {
             rule.leave_out();
         }
         rule
+    }
+
+    /// Parses the timeouts and the retries.
+    fn limits(
+        &mut self,
+        timeouts: RawTimeouts,
+        retry: Option<RawGatewayRetry>,
+        path: &str,
+        rule: &mut RuleTerms,
+    ) {
+        rule.timeout = timeouts.request.map(|timeout| timeout.0);
+        let per_try = timeouts.backend_request.map(|timeout| timeout.0);
+        let whole = rule.timeout.filter(|timeout| !timeout.is_zero());
+        if per_try.zip(whole).is_some_and(|(per_try, whole)| per_try > whole) {
+            let text = "is longer than the timeout of the request, which ends the request first";
+            let path = format!("{path}.timeouts.backendRequest");
+            self.reasons.push(Reason::lost(&codes::ROUTE_PART_LOST, path, text));
+        }
+        let Some(retry) = retry else {
+            let retries = |per_try| RetryRule {
+                attempts: 2,
+                per_try_timeout: Some(per_try),
+                ..RetryRule::default()
+            };
+            rule.retries = per_try.map(retries).map(Box::new);
+            return;
+        };
+        if retry.backoff.as_ref().is_some_and(|pause| pause.0.is_zero()) {
+            let text = "0s is not a valid backoff; the default applies";
+            let path = format!("{path}.retry.backoff");
+            self.reasons.push(Reason::warning(&codes::TRAFFIC_VALUE, path, text));
+        }
+        if retry.attempts == Some(0) {
+            // Envoy has timeouts of tries only together with retries.
+            let per_try = per_try.filter(|timeout| !timeout.is_zero());
+            rule.timeout = whole.into_iter().chain(per_try).min().or(rule.timeout);
+        }
+        rule.retries = Some(Box::new(RetryRule {
+            attempts: retry.attempts.unwrap_or(2),
+            per_try_timeout: per_try,
+            on: RETRY_ON.into(),
+            more: RareRetrySettings {
+                statuses: retry.codes.into(),
+                backoff: retry.backoff.map(|pause| pause.0).filter(|pause| !pause.is_zero()),
+            }
+            .into(),
+            ..RetryRule::default()
+        }));
     }
 
     fn refuse(&mut self, refused: &mut bool, path: &str, fact: &str) {
@@ -644,9 +666,11 @@ fn grouped(expression: &str) -> String {
     }
 }
 
-/// Retry conditions in addition to status codes, if the route lists codes.
+/// Retry conditions of a rule with `retry`: connection errors, which include timeouts of tries
+/// (Gateway API, `HTTPRouteRetry`), and the status codes of the rule. Envoy retries a try that timed
+/// out only because of `reset`.
 const RETRY_ON: &str =
-    "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes";
+    "reset,connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes";
 
 #[cfg(test)]
 mod tests;

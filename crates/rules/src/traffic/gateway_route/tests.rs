@@ -211,6 +211,31 @@ fn filters_modify_headers_hosts_and_paths() {
 }
 
 #[test]
+fn tries_that_time_out_are_retried_if_the_rule_has_retries() {
+    let limits = |text: &str| {
+        let (rule, reasons) = rule(&format!("{{{text}, {BACKEND}}}"));
+        let retries = rule.retries.as_deref().cloned().unwrap_or_default();
+        let is_retried = retries.on.split(',').any(|one| one == "reset");
+        let seconds = |time: Option<std::time::Duration>| time.map(|time| time.as_secs());
+        let timeouts = (seconds(rule.timeout), seconds(retries.per_try_timeout));
+        (timeouts, retries.attempts, is_retried, reasons.len())
+    };
+    let timeouts = "timeouts: {request: 10s, backendRequest: 2s}";
+    let both = (Some(10), Some(2));
+    assert_eq!(limits(timeouts), (both, 2, false, 0));
+    assert_eq!(limits(&format!("{timeouts}, retry: {{}}")), (both, 2, true, 0));
+    assert_eq!(
+        limits(&format!("{timeouts}, retry: {{codes: [500], attempts: 3}}")),
+        (both, 3, true, 0)
+    );
+    // Without retries, the timeout of the only try applies to the request.
+    let ((whole, _), attempts, ..) = limits(&format!("{timeouts}, retry: {{attempts: 0}}"));
+    assert_eq!((whole, attempts), (Some(2), 0));
+    assert_eq!(limits("timeouts: {request: 1s, backendRequest: 2s}").3, 1);
+    assert_eq!(limits("timeouts: {request: 0s, backendRequest: 2s}").3, 0);
+}
+
+#[test]
 fn parts_of_a_rule_without_effect_have_a_reason() {
     let mirror = |share: &str| {
         format!(
