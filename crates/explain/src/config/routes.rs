@@ -485,7 +485,7 @@ impl ConfigView<'_> {
 
     pub(super) fn gateway_route(&self, route: &GatewayRoute) -> Finding {
         if route.parents.is_empty() {
-            let text = "no parent is a Service, and Strait does not support gateways of the Gateway API yet";
+            let text = "no parent is a Service or a ServiceImport to which Strait can attach the route; it supports no other parents, such as Gateways";
             return Finding::unused(&codes::KIND_UNREAD, "spec.parentRefs", text);
         }
         let mut found = Finding::default();

@@ -271,6 +271,28 @@ fn service_kind(parent: &RawParentRef) -> Option<ServiceKind> {
     ServiceKind::from_group_kind(parent.group.as_deref()?, parent.kind.as_deref()?)
 }
 
+/// Returns a reason for a parent of the mesh that Strait does not support. Gateways belong to other
+/// controllers.
+fn foreign_parent(at: usize, parent: &RawParentRef) -> Option<Reason> {
+    let group = parent.group.as_deref().unwrap_or(GATEWAY_API);
+    let (field, text) = match (group, parent.kind.as_deref()?) {
+        ("", "Service") => return None,
+        (group, "Service") => {
+            (".group", format!("a Service has the group \"\", not {group}: set group: \"\""))
+        }
+        (ISTIO_NETWORKING, kind) => {
+            let text = format!(
+                "{kind} is not supported as a parent: use a Service, a ServiceImport, or a \
+                 VirtualService instead of the route"
+            );
+            ("", text)
+        }
+        _ => return None,
+    };
+    let path = format!("spec.parentRefs[{at}]{field}");
+    Some(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, path, text))
+}
+
 /// Parses the parent Services of a route.
 fn parents(
     raw: &[RawParentRef],
@@ -278,6 +300,7 @@ fn parents(
     settings: &KindSettings,
     reasons: &mut Vec<Reason>,
 ) -> Box<[ParentService]> {
+    reasons.extend(raw.iter().enumerate().filter_map(|(at, parent)| foreign_parent(at, parent)));
     let parents = raw.iter().enumerate();
     let parents = parents.filter_map(|(at, parent)| Some((at, service_kind(parent)?, parent)));
     let parents = parents.filter(|(at, _, parent)| {

@@ -38,6 +38,20 @@ fn only_services_are_parents() {
 }
 
 #[test]
+fn unsupported_parents_in_the_mesh_have_a_reason() {
+    let reasons = |parent: &str| read("HTTPRoute", &format!("{{parentRefs: [{parent}]}}")).1;
+    let at = |path: &str| vec![(&codes::TRAFFIC_UNSUPPORTED, path.to_owned())];
+    let entry = "{group: networking.istio.io, kind: ServiceEntry, name: a}";
+    assert_eq!(reasons(entry), at("spec.parentRefs[0]"));
+    // The default group is that of Gateways.
+    assert_eq!(reasons("{kind: Service, name: web}"), at("spec.parentRefs[0].group"));
+    assert_eq!(
+        reasons("{name: gw}, {group: multicluster.x-k8s.io, kind: ServiceImport, name: a}"),
+        []
+    );
+}
+
+#[test]
 fn paths_match_whole_segments_and_the_first_condition_of_a_name_applies() {
     let (rule, reasons) = rule(&format!(
         "{{matches: [{{path: {{value: /a/}}, method: GET, headers: [{{name: X, value: a}}, {{name: x, value: b}}]}}, {{path: {{type: Exact, value: /b}}}}, {{}}], {BACKEND}}}"
