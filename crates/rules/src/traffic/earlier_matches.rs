@@ -1,12 +1,26 @@
-//! Requests that earlier matches of rules already cover.
+//! Requests and connections that earlier matches of rules already cover.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
-use super::route::{PathMatch, RareConditions, RequestMatch, SourceMatch};
+use super::object::Reason;
+use super::route::{
+    ConnectionMatch, PathMatch, RareConditions, RequestMatch, SourceMatch, TcpRule,
+};
+use strait_base::codes;
+use strait_base::names::list_first;
 
 /// Maximum number of earlier matches per path that a match is compared with. Equal matches are
 /// always found.
 const COMPARED_MAX: usize = 32;
+
+/// Maximum number of conditions that are compared one by one. An earlier match with more conditions
+/// covers only equal matches.
+const COMPARED_CONDITIONS_MAX: usize = 32;
+/// Maximum number of earlier matches that a match for connections is compared with.
+const COMPARED_CONNECTIONS_MAX: usize = 256;
+
+/// Maximum number of earlier rules that a reason names.
+const OWNERS_NAMED: usize = 5;
 
 /// Matches of requests in the order of evaluation, each with its owner.
 #[derive(Debug)]
@@ -66,28 +80,78 @@ fn covering_paths(wanted: Option<&PathMatch>) -> impl Iterator<Item = Option<Pat
     std::iter::once(None).chain(prefixes.map(Some)).chain(wanted.cloned().map(Some))
 }
 
+/// Returns whether `own` contains all items of a list with a limited number of items.
+fn has_all<T: PartialEq>(own: &[T], earlier: &[T]) -> bool {
+    earlier.len() <= own.len().min(COMPARED_CONDITIONS_MAX)
+        && earlier.iter().all(|one| own.contains(one))
+}
+
+fn has<T: PartialEq>(own: &Option<T>, earlier: &Option<T>) -> bool {
+    earlier.is_none() || own == earlier
+}
+
+fn has_all_sender_conditions(own: &SourceMatch, earlier: &SourceMatch) -> bool {
+    let SourceMatch { gateways, labels, namespace } = earlier;
+    (gateways.is_empty() || *gateways == own.gateways)
+        && has(&own.labels, labels)
+        && has(&own.namespace, namespace)
+}
+
 /// Returns whether a match has all conditions of an earlier match, except for the path.
 fn has_all_conditions(request: &RequestMatch, earlier: &RequestMatch) -> bool {
-    fn has_all<T: PartialEq>(own: &[T], earlier: &[T]) -> bool {
-        earlier.len() <= own.len() && earlier.iter().all(|one| own.contains(one))
-    }
-    fn has<T: PartialEq>(own: &Option<T>, earlier: &Option<T>) -> bool {
-        earlier.is_none() || own == earlier
-    }
     let RequestMatch { path, ignore_case, headers, port, refused: _, more } = earlier;
-    let SourceMatch { gateways, labels, namespace } = &more.source;
-    let source = &request.source;
     (path.is_none() || *ignore_case == request.ignore_case)
         && has(&request.port, port)
         && has(&request.method, &more.method)
         && has(&request.authority, &more.authority)
         && has(&request.scheme, &more.scheme)
-        && (gateways.is_empty() || *gateways == source.gateways)
-        && has(&source.labels, labels)
-        && has(&source.namespace, namespace)
+        && has_all_sender_conditions(&request.source, &more.source)
         && has_all(&request.headers, headers)
         && has_all(&request.without_headers, &more.without_headers)
         && has_all(&request.claims, &more.claims)
         && has_all(&request.without_claims, &more.without_claims)
         && has_all(&request.query, &more.query)
+}
+
+/// Returns reasons for rules for connections in `spec.LIST` whose matches are all covered by matches
+/// of earlier rules.
+pub(super) fn covered_connections(list: &str, rules: &[TcpRule]) -> Vec<Reason> {
+    let every = [ConnectionMatch::default()];
+    let mut earlier: Vec<(u32, &ConnectionMatch)> = Vec::new();
+    let mut reasons = Vec::new();
+    for rule in rules {
+        let is_any = list == "tcp" && rule.matches.is_empty();
+        let matches = if is_any { &every[..] } else { &*rule.matches };
+        let owner = |one| earlier.iter().find(|(_, earlier)| takes_all(earlier, one));
+        let owners: Option<BTreeSet<u32>> =
+            matches.iter().map(|one| owner(one).map(|(rule, _)| *rule)).collect();
+        if let Some(owners) = owners.filter(|owners| !owners.is_empty()) {
+            let owners = owners.into_iter().map(|owner| format!("spec.{list}[{owner}]"));
+            let owners = list_first(owners, OWNERS_NAMED);
+            let text = format!("all of its connections belong to {owners}: it is never reached");
+            let path = format!("spec.{list}[{}]", rule.place.index);
+            reasons.push(Reason::warning(&codes::RULE_UNREACHABLE, path, text));
+            continue;
+        }
+        let free = COMPARED_CONNECTIONS_MAX.saturating_sub(earlier.len());
+        earlier.extend(matches.iter().take(free).map(|one| (rule.place.index, one)));
+    }
+    reasons
+}
+
+/// Returns whether an earlier match takes all connections of a match. A narrower address range or
+/// server name takes precedence over a wider one, wherever the two are.
+fn takes_all(earlier: &ConnectionMatch, own: &ConnectionMatch) -> bool {
+    let ConnectionMatch { server_names, to, port, source } = earlier;
+    let is_by_name = !server_names.is_empty() || !own.server_names.is_empty();
+    // The names are sorted.
+    let is_named = |name| server_names.binary_search(name).is_ok();
+    let takes_ranges = match to.is_empty() {
+        true => !is_by_name || own.to.is_empty(),
+        false => !own.to.is_empty() && has_all(to, &own.to),
+    };
+    takes_ranges
+        && has(&own.port, port)
+        && has_all_sender_conditions(&own.source, source)
+        && (!is_by_name || !own.server_names.is_empty() && own.server_names.iter().all(is_named))
 }

@@ -26,7 +26,7 @@ use self::http::Reader;
 use self::raw::{RawDestination, RawHttpRule};
 pub use self::source::Delegate;
 use self::source::{gateway_name, source};
-use super::earlier_matches::EarlierMatches;
+use super::earlier_matches::{EarlierMatches, covered_connections};
 use super::hosts::{HostPattern, HostSet};
 use super::kind::KindSettings;
 use super::object::{self, ObjectMeta, Reason};
@@ -177,6 +177,9 @@ impl VirtualService {
         let lengths = if delegation { lengths("http").collect() } else { Box::default() };
         unreachable(&http, &delegates, &mut reasons);
         covered(&http, &delegates, &mut reasons);
+        for (list, rules) in [("tls", &tls), ("tcp", &tcp)] {
+            reasons.extend(covered_connections(list, rules));
+        }
         if http.is_empty() && tls.is_empty() && tcp.is_empty() && reasons.is_empty() {
             let text = "has no rules, so it has no effect";
             reasons.push(Reason::warning(&codes::ROUTE_PART_LOST, "spec", text));

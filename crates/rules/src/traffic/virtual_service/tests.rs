@@ -545,6 +545,35 @@ fn address_ranges_apply_only_to_their_own_tls_match() {
 }
 
 #[test]
+fn rules_for_connections_behind_earlier_ones_are_reported() {
+    let covered = |list: &str, rules: &[&str]| {
+        let rules =
+            rules.iter().map(|one| format!("{{{one} route: [{{destination: {{host: a}}}}]}}"));
+        let rules = rules.collect::<Vec<_>>().join(", ");
+        let (_, reasons) = read(&format!("{{hosts: ['*.a.com'], {list}: [{rules}]}}"));
+        assert!(reasons.iter().all(|one| one.code == &codes::RULE_UNREACHABLE), "{reasons:?}");
+        reasons.into_iter().map(|one| one.path).collect::<Vec<_>>()
+    };
+    let port = "match: [{port: 81}],";
+    let labels = "match: [{port: 81, sourceLabels: {app: web}}],";
+    let range = "match: [{destinationSubnets: [10.0.0.0/8]}],";
+    assert_eq!(covered("tcp", &["", port]), ["spec.tcp[1]"]);
+    assert_eq!(covered("tcp", &["", range, labels]), ["spec.tcp[1]", "spec.tcp[2]"]);
+    assert_eq!(covered("tcp", &[port, labels]), ["spec.tcp[1]"]);
+    assert_eq!(covered("tcp", &[labels, port, range, ""]), [""; 0]);
+    assert_eq!(covered("tcp", &[port, "match: [{port: 81}, {port: 82}],"]), [""; 0]);
+    let [x, y] = ["x", "y"].map(|name| format!("match: [{{sniHosts: [{name}.a.com]}}],"));
+    let both = "match: [{sniHosts: [y.a.com, x.a.com]}],";
+    let wide = "match: [{sniHosts: ['*.a.com']}],";
+    assert_eq!(covered("tls", &[&x, &x]), ["spec.tls[1]"]);
+    assert_eq!(covered("tls", &[both, &y]), ["spec.tls[1]"]);
+    assert_eq!(covered("tls", &[&x, &y, wide]), [""; 0]);
+    // The most specific name decides.
+    assert_eq!(covered("tls", &[wide, &x]), [""; 0]);
+    assert_eq!(covered("tls", &[&x, both]), [""; 0]);
+}
+
+#[test]
 fn rule_after_a_catch_all_is_reported() {
     let (_, reasons) = read(
         "{hosts: [a], http: [{match: [{method: {exact: GET}}], route: [{destination: {host: a}}]}, {route: [{destination: {host: a}}]},
