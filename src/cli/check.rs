@@ -453,6 +453,7 @@ mod tests {
                 { "id": "q", "state": "live", "reason": "STR0309: nodes: no; STR0319: the cluster has no namespace a" },
                 { "id": "h", "state": "draining", "reason": "drained by x: y; STR0301: refused" },
                 { "id": "i", "state": "draining", "reason": "its Secret was deleted" },
+                { "id": "i2", "state": "draining", "reason": "STR0243: source a of the --members file no longer selects Secret b/c" },
                 { "id": "j", "state": "restored", "reason": "from disk; STR0304: 401" },
                 { "id": "k", "state": "restored", "reason": "from disk, last contact 9 s ago" },
                 { "id": "l", "state": "live", "roots": { "namespaces": 9, "current": 8, "foreign": 1, "foreignFirst": ["shop"], "beside": 1 } },
@@ -533,6 +534,7 @@ mod tests {
                 "STR0402 cluster/gw",
                 "STR0319 cluster/q",
                 "~STR0301 cluster/h",
+                "STR0243 cluster/i2",
                 "STR0304 cluster/j",
                 "~STR0302 cluster/k",
                 "STR0720 cluster/l",
@@ -577,7 +579,7 @@ mod tests {
         assert_eq!(
             passed,
             "No problem found.\n\n\
-             ✓   clusters   10 of 20 clusters live\n\
+             ✓   clusters   10 of 21 clusters live\n\
              ✓   networks   5 networks with 2 gateway addresses in use\n"
         );
         assert!(problems(&CheckInputs::default()).is_empty());

@@ -111,6 +111,13 @@ async fn sources_of_the_operator_file_define_members_and_follow_it() {
     .await;
     let found = text(&server.strait(&["check", "policy"]).await);
     assert!(!found.contains("STR0601"), "{found}");
+    // The object still exists: the change of the file may be a mistake.
+    in_state(&server, "prod-east", "draining").await;
+    let found = server.strait(&["check", "clusters"]).await;
+    assert_eq!(found.status.code(), Some(2), "{}", text(&found));
+    let found = text(&found);
+    let fact = "no longer has source capi, which selected Secret capi/prod-east-kubeconfig";
+    assert!(found.contains("STR0243") && found.contains(fact), "{found}");
 }
 
 /// Returns the profile of a member, with the access provider `ocm`.

@@ -115,11 +115,14 @@ pub(crate) const CLUSTERS: ListedKind<Cluster> = ListedKind {
 };
 
 /// Returns whether a cluster's state is healthy or requested by its operator. A cluster that syncs
-/// is not healthy if its requests fail.
+/// is not healthy if its requests fail. A cluster that drains is not healthy if the operator file no
+/// longer selects it: its Secret still exists.
 pub(crate) fn is_well(row: &Cluster) -> bool {
+    let code = codes::named(row.reason.as_deref().unwrap_or_default());
     match row.state {
-        ClusterState::Syncing => codes::named(row.reason.as_deref().unwrap_or_default()).is_none(),
-        ClusterState::Live | ClusterState::Paused | ClusterState::Draining => true,
+        ClusterState::Syncing => code.is_none(),
+        ClusterState::Draining => code != Some(&codes::MEMBER_DESELECTED),
+        ClusterState::Live | ClusterState::Paused => true,
         _ => false,
     }
 }

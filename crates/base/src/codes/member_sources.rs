@@ -138,4 +138,13 @@ Strait renews only tokens of service accounts that expire, in kubeconfigs of Sec
 that no other tool writes. It does not change Secrets of Argo CD, of Cluster API and of the sources in the
 --members file, nor files of --config-dir: their owner would undo the change. The member works until its
 credential expires.";
+
+    /// A change of the operator file that selects a member no longer.
+    MEMBER_DESELECTED = "STR0243", "the --members file no longer selects a member",
+        "To keep the member, select its object again in the --members file before its endpoints are withdrawn.
+It returns whenever the object is selected again. To remove it for good, delete the object.", "\
+A source was removed from the --members file, or its namespace, its selector or the kind of its objects was
+changed, so that no source selects the object of a member. The object itself still exists. The endpoints of
+the member stay until the end of the grace period; then they are withdrawn, like after the deletion of the
+object. A removed pattern of `ids` has no such effect (STR0224).";
 }

@@ -156,7 +156,8 @@ fn all(sources: &Sources, objects: &ObjectProblems) -> Vec<LastingProblem> {
 }
 
 /// Adds the problems of members that their state does not show: refused kubeconfigs while the
-/// previous one is in use, Secrets whose cluster ID is taken, and namespaces that do not exist.
+/// previous one is in use, Secrets whose cluster ID is taken, namespaces that do not exist, and members
+/// that drain because the operator file no longer selects them.
 fn of_members(sources: &Sources, found: &mut ProblemTable) {
     let statuses = Arc::clone(&sources.clusters.borrow());
     for status in statuses.iter() {
@@ -164,6 +165,9 @@ fn of_members(sources: &Sources, found: &mut ProblemTable) {
         let named = |usual| codes::named(reason).unwrap_or(usual);
         let code = match status.state {
             ClusterState::Conflict => named(&codes::ID_TAKEN),
+            ClusterState::Draining if reason.contains(codes::MEMBER_DESELECTED.id) => {
+                &codes::MEMBER_DESELECTED
+            }
             _ if status.kubeconfig_refused => named(&codes::KUBECONFIG_UNREADABLE),
             _ if reason.contains(codes::NAMESPACE_MISSING.id) => &codes::NAMESPACE_MISSING,
             _ => continue,

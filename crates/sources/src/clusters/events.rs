@@ -234,9 +234,16 @@ impl EventHistory {
         let gone: Vec<EventKey> =
             self.last.keys().filter(|key| !existing.contains(*key)).cloned().collect();
         for gone in gone {
-            self.last.remove(&gone);
-            let message = format!("cluster {} is no longer a member", gone.1);
-            let news = News { reason: "removed", warning: false, message };
+            let last = self.last.remove(&gone).and_then(|(_, code)| code);
+            let mut message = format!("cluster {} is no longer a member", gone.1);
+            let code = &codes::MEMBER_DESELECTED;
+            let warning = last.as_deref() == Some(code.id);
+            if warning {
+                message = format!(
+                    "{code}: {message}: no source of the --members file selects its object"
+                );
+            }
+            let news = News { reason: "removed", warning, message };
             self.pending.insert((gone, Topic::State), news);
         }
     }

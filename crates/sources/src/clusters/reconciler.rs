@@ -38,7 +38,7 @@ use super::kubeconfig::KubeconfigRefusal;
 use super::plan::{self, Action, Hold, Idle, Plan, PlannedCluster, PlannedMembers};
 use super::remembered::RememberedMember;
 use super::renewal::{self, RenewalFailures};
-use super::resolve::{ProviderSecrets, permits, resolve};
+use super::resolve::{ProviderSecrets, deselection, permits, resolve};
 use super::secret::{CLUSTER_ID_ANNOTATION, MemberSecret, MemberSpec};
 use super::status::{
     ClusterState, ClusterStatus, MemberFacts, RestoredFacts, evaluate, refused_kubeconfig,
@@ -185,6 +185,10 @@ struct Reconciler {
     planned_sources: Arc<MemberSources>,
     /// The parsed Secrets, so that only changed ones are parsed again.
     read: BTreeMap<ObjectName, (Arc<WatchedSecret>, MemberSecret)>,
+    /// Why the operator file no longer selects a removed Secret, until the next plan.
+    deselected_objects: BTreeMap<ObjectName, String>,
+    /// How the operator file changed, for each member that leaves for that reason.
+    deselected: BTreeMap<ClusterId, String>,
     /// The Secrets with the credentials for clusters of ClusterProfiles.
     provider_secrets: ProviderSecrets,
     running: PlannedMembers,
@@ -236,6 +240,8 @@ impl Reconciler {
             context,
             planned_for: None,
             read: BTreeMap::new(),
+            deselected_objects: BTreeMap::new(),
+            deselected: BTreeMap::new(),
             provider_secrets: ProviderSecrets::new(),
             running: PlannedMembers::default(),
             plan: Plan::default(),
@@ -272,17 +278,18 @@ impl Reconciler {
     async fn step(&mut self, mut look: MembersToCheck) {
         let now = Instant::now();
         let objects = self.objects.borrow_and_update().clone();
+        // After the objects: it is at least as new as the file that selected them.
+        let sources = Arc::clone(&self.sources.borrow_and_update());
         let news = objects.as_ref().filter(|objects| {
             self.planned_for.as_ref().is_none_or(|planned| !Arc::ptr_eq(planned, objects))
         });
         if let Some(objects) = news {
-            self.read(&objects.secrets);
+            self.read(&objects.secrets, &sources);
             self.provider_secrets.clone_from(&objects.provider_secrets);
             if let Some(place) = &objects.partial {
                 self.presume_unread(place);
             }
         }
-        let sources = Arc::clone(&self.sources.borrow_and_update());
         let has_new_sources = objects.is_some() && !Arc::ptr_eq(&self.planned_sources, &sources);
         self.planned_sources = sources;
         if news.is_some()
@@ -328,7 +335,7 @@ impl Reconciler {
         ids.filter(|id| is_selected(id)).cloned().collect()
     }
 
-    fn read(&mut self, secrets: &[Arc<WatchedSecret>]) {
+    fn read(&mut self, secrets: &[Arc<WatchedSecret>], sources: &MemberSources) {
         let mut before = std::mem::take(&mut self.read);
         for secret in secrets {
             let read = match before.remove(&secret.name) {
@@ -343,6 +350,10 @@ impl Reconciler {
             };
             self.read.insert(secret.name.clone(), (Arc::clone(secret), read));
         }
+        let removed = before.into_values();
+        let deselected = removed
+            .filter_map(|(secret, _)| Some((secret.name.clone(), deselection(&secret, sources)?)));
+        self.deselected_objects.extend(deselected);
     }
 
     /// Returns the ID that a ClusterProfile defined before. A manager may change the property that
@@ -395,6 +406,10 @@ impl Reconciler {
         }
         report(&self.plan, &plan);
         self.plan = plan;
+        self.deselected_objects.clear();
+        let running = &self.running.clusters;
+        let is_leaving = |cluster: &PlannedCluster| matches!(cluster.hold, Hold::Leaving { .. });
+        self.deselected.retain(|id, _| running.get(id).is_some_and(is_leaving));
         // Forgets a member that is not named any more: a later cluster with its ID is a different
         // one.
         let named = |id: &ClusterId| {
@@ -442,11 +457,22 @@ impl Reconciler {
             | Action::SetSetName { id, .. } => {
                 info!(cluster = %id, "annotation changed");
             }
-            Action::StartGrace { id, .. } => {
-                info!(cluster = %id, "no Secret defines the cluster any more");
-            }
+            Action::StartGrace { id, .. } => match self.deselection_of(id) {
+                Some(reason) => {
+                    let code = &codes::MEMBER_DESELECTED;
+                    warn!(cluster = %id, %code, reason, next = code.next, "cluster will be withdrawn");
+                    self.deselected.insert(id.clone(), reason);
+                }
+                None => info!(cluster = %id, "no Secret defines the cluster any more"),
+            },
             Action::Withdraw { id } => {
-                info!(cluster = %id, "cluster withdrawn");
+                match self.deselected.remove(id).or_else(|| self.deselection_of(id)) {
+                    Some(reason) => {
+                        let code = &codes::MEMBER_DESELECTED;
+                        warn!(cluster = %id, %code, reason, "cluster withdrawn");
+                    }
+                    None => info!(cluster = %id, "cluster withdrawn"),
+                }
                 self.withdraw(id).await;
             }
         }
@@ -459,6 +485,13 @@ impl Reconciler {
         {
             cluster.created = Some(created);
         }
+    }
+
+    /// Returns how the operator file changed, if it no longer selects the object that held `id` until
+    /// now.
+    fn deselection_of(&self, id: &ClusterId) -> Option<String> {
+        let cluster = self.running.clusters.get(id)?;
+        self.deselected_objects.get(&cluster.secret).cloned()
     }
 
     /// Whether the Secret that held `id` until now still contains it, usable or not.

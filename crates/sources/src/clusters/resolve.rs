@@ -49,8 +49,7 @@ pub(super) fn resolve(
                     format!("source {name} may define {}, not {id}", source.ids.join(", "))
                 })
             }
-            (Some(name), Some(_)) => Some(format!("source {name} no longer selects the object")),
-            (Some(name), None) => Some(format!("the --members file no longer has source {name}")),
+            (Some(_), _) => deselection(secret, sources),
         };
         let refusal = match (outside, &mut *member) {
             (Some(fact), _) => Some(KubeconfigRefusal::new(&codes::ID_OUTSIDE_SOURCE, "", fact)),
@@ -75,6 +74,25 @@ pub(super) fn resolve(
         }
     }
     resolved
+}
+
+/// Returns why the operator file no longer selects an object of a source; `None` if it does, or if the
+/// object is of the system namespace.
+pub(super) fn deselection(secret: &WatchedSecret, sources: &MemberSources) -> Option<String> {
+    let name = secret.source.as_ref()?;
+    let is_profile = secret.profile.is_some();
+    let object =
+        format!("{} {}", if is_profile { "ClusterProfile" } else { "Secret" }, secret.name);
+    match sources.source(name) {
+        None => {
+            Some(format!("the --members file no longer has source {name}, which selected {object}"))
+        }
+        Some((_, source)) => {
+            let is_selected = source.includes(is_profile, &secret.name.namespace, &secret.labels);
+            (!is_selected)
+                .then(|| format!("source {name} of the --members file no longer selects {object}"))
+        }
+    }
 }
 
 /// The Secrets with the credentials for clusters of ClusterProfiles.

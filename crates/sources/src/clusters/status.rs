@@ -194,7 +194,8 @@ pub enum ClusterState {
     Quarantined,
     /// Frozen at the request of an operator.
     Paused,
-    /// Being removed: because its Secret was deleted, or at the request of an operator.
+    /// Being removed: because its Secret was deleted or is no longer selected, or at the request of
+    /// an operator.
     Draining,
     /// Restored from disk, and not synced since.
     Restored,
@@ -264,6 +265,8 @@ pub(super) struct MemberFacts<'a> {
     pub(super) timed_out: Option<Duration>,
     /// The time until it is withdrawn, if no Secret holds it.
     pub(super) leaving_in: Option<Duration>,
+    /// How the operator file changed, if it no longer selects its object.
+    pub(super) deselected: Option<&'a str>,
     pub(super) mode: Mode,
     /// Where the mode was requested.
     pub(super) mode_by: &'a str,
@@ -370,9 +373,16 @@ fn previous(facts: &MemberFacts<'_>, state: ClusterState) -> String {
 fn state(facts: &MemberFacts<'_>, reasons: &mut Vec<String>) -> ClusterState {
     if let Some(left) = facts.leaving_in {
         let seconds = left.as_secs_f64().ceil();
-        reasons.push(format!(
-            "its Secret was deleted, lost its member label or this key, or is no longer selected by --members; withdrawn in {seconds} s"
-        ));
+        reasons.push(match facts.deselected {
+            Some(fact) => format!(
+                "{}: {fact}; its {} endpoints are withdrawn in {seconds} s",
+                codes::MEMBER_DESELECTED,
+                facts.status.endpoints
+            ),
+            None => format!(
+                "its Secret was deleted, or lost its member label or this key; withdrawn in {seconds} s"
+            ),
+        });
         return ClusterState::Draining;
     }
     if facts.mode == Mode::Pause {

@@ -100,6 +100,11 @@ fn state_is_reported_once_even_if_its_reason_changes_with_age() {
     assert_eq!(new_events(&draining("withdrawn in 30 s")), [plain(text)]);
     assert!(new_events(&draining("withdrawn in 29 s")).is_empty());
     assert_eq!(new_events(&[]), [plain("cluster east is no longer a member")]);
+    let deselected = "STR0243: source a of the --members file no longer selects Secret b/c";
+    let [(true, text)] = &new_events(&draining(deselected))[..] else { panic!("no warning") };
+    assert!(text.starts_with(&format!("cluster east is draining: {deselected} (")), "{text}");
+    let removed = "STR0243: cluster east is no longer a member: no source of the --members file selects its object";
+    assert_eq!(new_events(&[]), [(true, removed.to_owned())]);
 
     let refused = new_events(&[status("east", ClusterState::Rejected, Some(REFUSED))]);
     let [(true, text)] = &refused[..] else { panic!("{refused:?}") };

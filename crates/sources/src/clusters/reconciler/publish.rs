@@ -220,6 +220,7 @@ impl Reconciler {
             restored: member.restored.as_ref(),
             timed_out: is_late.then_some(limit),
             leaving_in,
+            deselected: self.deselected.get(id).map(String::as_str),
             mode,
             mode_by: &mode_by,
             flapping: member.flapping.stage(now.into_std()),

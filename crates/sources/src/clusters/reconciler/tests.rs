@@ -18,6 +18,7 @@ use strait_kube_client::{ApiCredential, Loopback, Redacted};
 use strait_model::registry::Contents;
 use strait_relay::hub::RelayedMember;
 
+mod deselected;
 mod identity;
 mod remembered;
 mod secrets;
@@ -167,6 +168,7 @@ async fn double(doubles: Arc<Doubles>, config: kube::RunConfig) {
 struct World {
     doubles: Arc<Doubles>,
     objects: watch::Sender<Option<Arc<Objects>>>,
+    sources: watch::Sender<Arc<MemberSources>>,
     mesh_trust_domain: watch::Sender<Option<Arc<str>>>,
     outputs: ReconcilerOutputs,
     received: mpsc::Receiver<RegistryUpdate>,
@@ -199,6 +201,7 @@ impl World {
     fn new(setup: Setup) -> Self {
         let doubles = Arc::new(Doubles::default());
         let (objects, objects_receiver) = watch::channel(None);
+        let (sources, sources_receiver) = watch::channel(Arc::default());
         let (updates, received) = mpsc::channel(10_000);
         let tasks = Supervisor::new();
         let for_runner = Arc::clone(&doubles);
@@ -206,7 +209,7 @@ impl World {
         let config = ReconcilerConfig {
             objects: objects_receiver,
             config_cluster: setup.config_cluster,
-            sources: crate::policy_watch::WatchedFile::none().value,
+            sources: sources_receiver,
             loopback: Loopback::Refused,
             system_namespace: "strait-system".to_owned(),
             domain: "cluster.local".to_owned(),
@@ -229,7 +232,7 @@ impl World {
             runner: Arc::new(move |config| Box::pin(double(Arc::clone(&for_runner), config))),
         };
         let outputs = start(config, &tasks);
-        Self { doubles, objects, mesh_trust_domain, outputs, received, tasks }
+        Self { doubles, objects, sources, mesh_trust_domain, outputs, received, tasks }
     }
 
     /// Sets the Secrets: name or `name@uid`, clusters as `id=host`, annotations as

@@ -45,11 +45,11 @@ async fn secret_of_a_source_defines_only_what_the_current_file_permits() {
         (source("capi", "capi", "tier=prod", "west"), Some("may define west, not east")),
         (String::new(), Some("the --members file no longer has source capi")),
         (source("other", "capi", "tier=prod", "*"), Some("no longer has source capi")),
-        (source("capi", "other", "tier=prod", "*"), Some("no longer selects the object")),
-        (source("capi", "capi", "tier=test", "*"), Some("no longer selects the object")),
+        (source("capi", "other", "tier=prod", "*"), Some("no longer selects Secret capi/east")),
+        (source("capi", "capi", "tier=test", "*"), Some("no longer selects Secret capi/east")),
         (
             "sources: [{name: capi, clusterProfiles: {namespace: capi}, ids: ['*']}]".to_owned(),
-            Some("no longer selects the object"),
+            Some("no longer selects Secret capi/east"),
         ),
     ] {
         let found = refusal(Some("capi"), &file);

@@ -62,6 +62,7 @@ fn facts(case: &Case) -> MemberFacts<'_> {
         restored: case.restored.then_some(&NO_REMARK),
         timed_out: case.timed_out.then_some(Duration::from_secs(30)),
         leaving_in: case.leaving.then_some(Duration::from_millis(24_100)),
+        deselected: None,
         mode: case.mode,
         mode_by: "strait.dev/mode",
         flapping: case.flapping,
