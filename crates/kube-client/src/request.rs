@@ -1,11 +1,11 @@
 //! Requests and their responses, with a deadline and a size limit for each part.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, DATE, RETRY_AFTER};
 use http::uri::Authority;
-use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
@@ -237,7 +237,7 @@ impl OpenResponse {
             )));
         }
         if !head.status.is_success() {
-            let retry_after = head.headers.get(RETRY_AFTER).and_then(seconds);
+            let retry_after = retry_after(&head.headers);
             let mut message = Box::pin(answer.message(head.status)).await;
             if let Some(SentCredential(header)) = head.extensions.get() {
                 message = without_credential(&message, header.as_bytes());
@@ -318,11 +318,20 @@ fn encode(object: &impl Serialize) -> Result<Bytes, ApiError> {
         .map_err(|error| ApiError::Misbehaving(format!("the object can't be sent: {error}")))
 }
 
-/// Returns the time in a header `Retry-After`. A number that is too large stands for the maximum.
-fn seconds(value: &HeaderValue) -> Option<Duration> {
-    let text = value.to_str().ok()?.trim();
-    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    is_number.then(|| Duration::from_secs(text.parse().unwrap_or(u64::MAX)))
+/// Returns the pause in the header `Retry-After`, in seconds or as a date. A number that is too large
+/// stands for the maximum.
+pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Some(Duration::from_secs(text.parse().unwrap_or(u64::MAX)));
+    }
+    let time = |text: &str| -> Option<SystemTime> {
+        Some(jiff::fmt::rfc2822::parse(text).ok()?.timestamp().into())
+    };
+    // The server's clock may differ from this machine's.
+    let now = headers.get(DATE).and_then(|date| time(date.to_str().ok()?));
+    let now = now.unwrap_or_else(SystemTime::now);
+    Some(time(text)?.duration_since(now).unwrap_or_default())
 }
 
 /// Percent-encodes everything but unreserved characters, for a query.
@@ -348,10 +357,16 @@ mod tests {
     }
 
     #[test]
-    fn retry_after_is_read_as_seconds() {
-        let parse = |text| seconds(&HeaderValue::from_static(text));
+    fn retry_after_is_read_as_seconds_or_as_a_date() {
+        let parse = |text| {
+            let date = HeaderValue::from_static("Wed, 21 Oct 2026 07:27:30 GMT");
+            let headers = [(DATE, date), (RETRY_AFTER, HeaderValue::from_static(text))];
+            retry_after(&HeaderMap::from_iter(headers))
+        };
         assert_eq!(parse("7"), Some(Duration::from_secs(7)));
         assert_eq!(parse("99999999999999999999"), Some(Duration::from_secs(u64::MAX)));
-        assert_eq!(parse("Wed, 21 Oct 2026 07:28:00 GMT"), None);
+        assert_eq!(parse("Wed, 21 Oct 2026 07:28:00 GMT"), Some(Duration::from_secs(30)));
+        assert_eq!(parse("Wed, 21 Oct 2026 07:27:00 GMT"), Some(Duration::ZERO));
+        assert_eq!(parse("soon"), None);
     }
 }

@@ -7,14 +7,14 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, LOCATION, RETRY_AFTER};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, LOCATION};
 use http::{HeaderMap, Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use jiff::Timestamp;
 use serde_json::Value;
 use tower::ServiceExt as _;
 
-use strait_kube_client::{one_line, transport_to};
+use strait_kube_client::{one_line, retry_after, transport_to};
 
 /// The time limit of one request.
 const LIMIT: Duration = Duration::from_secs(if cfg!(test) { 5 } else { 10 });
@@ -151,7 +151,7 @@ impl<'a> EndpointRequest<'a> {
         let mut failure = failed(&fact);
         failure.fact += &clock_difference(date);
         failure.status = Some(status);
-        failure.retry_after = retry_after(&headers);
+        failure.retry_after = retry_after(&headers).map(|pause| pause.min(RETRY_AFTER_MAX));
         Err(failure)
     }
 }
@@ -184,22 +184,6 @@ fn shown(url: &Uri) -> String {
 fn date(headers: &HeaderMap) -> Option<SystemTime> {
     let date = headers.get(http::header::DATE)?.to_str().ok()?;
     Some(jiff::fmt::rfc2822::parse(date).ok()?.timestamp().into())
-}
-
-/// Returns the pause in the header `Retry-After`, in seconds or as a date.
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let text = headers.get(RETRY_AFTER)?.to_str().ok()?;
-    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let pause = match is_number {
-        // A number that is too large stands for the maximum.
-        true => Duration::from_secs(text.parse().unwrap_or(u64::MAX)),
-        false => {
-            let until: SystemTime = jiff::fmt::rfc2822::parse(text).ok()?.timestamp().into();
-            let now = date(headers).unwrap_or_else(SystemTime::now);
-            until.duration_since(now).unwrap_or_default()
-        }
-    };
-    Some(pause.min(RETRY_AFTER_MAX))
 }
 
 /// Describes the difference between the endpoint's clock and this machine's, if it is large.
@@ -295,21 +279,6 @@ mod tests {
         ] {
             assert_eq!(shown(body).as_deref(), expected, "{body}");
         }
-    }
-
-    #[test]
-    fn requested_pause_is_read_in_both_forms_and_limited() {
-        let pause = |value: &str| {
-            let date = HeaderValue::from_static("Sun, 29 Nov 2026 10:00:00 GMT");
-            let value = HeaderValue::try_from(value).expect("a header");
-            let headers = [(http::header::DATE, date), (RETRY_AFTER, value)];
-            retry_after(&HeaderMap::from_iter(headers)).map(|pause| pause.as_secs())
-        };
-        assert_eq!(pause("7"), Some(7));
-        assert_eq!(pause("Sun, 29 Nov 2026 10:00:30 GMT"), Some(30));
-        assert_eq!(pause("86400"), Some(600));
-        assert_eq!(pause("99999999999999999999"), Some(600));
-        assert_eq!(pause("soon"), None);
     }
 
     #[test]
