@@ -166,8 +166,51 @@ fn config(object: &MemberObject<'_>) -> Result<ClusterConfig, KubeconfigRefusal>
     if !parsed.is_object() {
         return Err(refused("is not a map".to_owned()));
     }
-    serde_json::from_value(without_nulls(parsed)).map_err(|error| {
+    let parsed = without_nulls(parsed);
+    if let Some((field, expected)) = wrong_type(&parsed) {
+        let fact = format!("has the wrong type; it must be {expected}");
+        return Err(KubeconfigRefusal::new(&codes::ARGO_CD, format!("config.{field}"), fact));
+    }
+    serde_json::from_value(parsed).map_err(|error| {
         refused(format!("has an unusable field: {}", field_of(&error.to_string())))
+    })
+}
+
+/// The types of the fields of `config`.
+const FIELD_TYPES: [(&str, &[&str]); 3] = [
+    ("a JSON object", &["tlsClientConfig", "awsAuthConfig", "execProviderConfig"]),
+    ("true or false, without quotes", &["disableCompression", "tlsClientConfig.insecure"]),
+    (
+        "a string",
+        &[
+            "username",
+            "password",
+            "bearerToken",
+            "proxyUrl",
+            "tlsClientConfig.serverName",
+            "tlsClientConfig.caData",
+            "tlsClientConfig.certData",
+            "tlsClientConfig.keyData",
+            "awsAuthConfig.clusterName",
+            "awsAuthConfig.roleARN",
+            "awsAuthConfig.profile",
+        ],
+    ),
+];
+
+/// Returns the first field with a value of the wrong type, and the expected type. The value may be a
+/// credential, and is not shown.
+fn wrong_type(config: &Value) -> Option<(&'static str, &'static str)> {
+    FIELD_TYPES.iter().find_map(|(expected, fields)| {
+        let is_wrong = |field: &&&str| {
+            let value = field.split('.').try_fold(config, |value, name| value.get(name));
+            value.is_some_and(|value| match *expected {
+                "a string" => !value.is_string(),
+                "a JSON object" => !value.is_object(),
+                _ => !value.is_boolean(),
+            })
+        };
+        fields.iter().find(is_wrong).map(|field| (*field, *expected))
     })
 }
 
