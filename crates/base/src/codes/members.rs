@@ -126,7 +126,9 @@ connects to it.";
         "Correct the annotation, or remove it.", "\
 `strait.dev/mode` must be `drain` or `pause`, or absent. `strait.dev/network` is the name of a network: at
 most 63 letters, digits, '-', '_' and '.', starting and ending with a letter or digit.
-`strait.dev/trust-domain` consists of a-z, 0-9, '.', '-' and '_'. `strait.dev/expires` is a time in RFC
+`strait.dev/trust-domain` consists of a-z, 0-9, '.', '-' and '_'. `strait.dev/relay` and
+`strait.dev/self-renew` are `true` or `false`. `strait.dev/relay-generation` is a whole number from 1.
+`strait.dev/expires` is a time in RFC
 3339, for example 2027-01-31T00:00:00Z; an invalid time is ignored. A working cluster keeps its previous
 settings.";
 

@@ -27,7 +27,7 @@ use tracing::{info, warn};
 
 use super::formats;
 use super::kubeconfig::{self, KubeconfigRefusal};
-use super::secret::{MemberSecret, MemberSpec, SELF_RENEW_ANNOTATION};
+use super::secret::{MemberSecret, MemberSpec, SELF_RENEW_ANNOTATION, flag};
 use crate::lifetime::{self, Lifetime};
 use crate::store::{ObjectName, Objects, WatchedSecret};
 use strait_base::codes;
@@ -43,7 +43,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 /// Whether a Secret requests that Strait renews its tokens.
 pub(super) fn is_wanted(secret: &WatchedSecret) -> bool {
-    secret.annotations.get(SELF_RENEW_ANNOTATION).is_some_and(|value| value == "true")
+    flag(&secret.annotations, SELF_RENEW_ANNOTATION).unwrap_or(false)
 }
 
 /// A token in a Secret that Strait renews.
@@ -114,6 +114,9 @@ pub(super) fn effect(
     member: &MemberSpec,
     writes: bool,
 ) -> Option<Result<(), KubeconfigRefusal>> {
+    if let Err(invalid) = flag(&secret.annotations, SELF_RENEW_ANNOTATION) {
+        return Some(Err(invalid));
+    }
     let found = || RenewableToken::find(secret, id, member).map(drop);
     is_wanted(secret).then(|| match writes {
         true => found(),

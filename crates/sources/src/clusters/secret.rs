@@ -19,7 +19,9 @@ use crate::store::{ISTIO_SECRET_LABEL, ObjectName, WatchedSecret};
 use strait_base::codes;
 use strait_kube_client::{Access, ApiCredential, Loopback};
 use strait_model::{ClusterId, Mode, NetworkId, is_set_name, is_trust_domain};
-use strait_relay::hub::{RELAY_ANNOTATION, RelayAnnotationError, RelayedMember};
+use strait_relay::hub::{
+    INVITATION_EXPIRES_KEY, INVITATION_KEY, RELAY_ANNOTATION, RelayAnnotationError, RelayedMember,
+};
 
 /// Fixes the network of the Secret's clusters.
 pub const NETWORK_ANNOTATION: &str = "strait.dev/network";
@@ -248,10 +250,33 @@ impl MemberSecret {
     }
 }
 
-/// Whether a Secret defines a member that is read through a relay.
+/// Whether a Secret defines a member that is read through a relay. An invalid value of the annotation
+/// counts if the Secret contains no kubeconfig.
 fn is_relayed(secret: &WatchedSecret) -> bool {
+    let is_of_relay = |key: &String| [INVITATION_KEY, INVITATION_EXPIRES_KEY].contains(&&**key);
     secret.profile.is_none()
-        && secret.annotations.get(RELAY_ANNOTATION).is_some_and(|value| value == "true")
+        && match flag(&secret.annotations, RELAY_ANNOTATION) {
+            Ok(is_relayed) => is_relayed,
+            Err(_) => secret.data.keys().all(is_of_relay),
+        }
+}
+
+/// Returns the value of an annotation that is `true`, `false` or absent.
+pub(super) fn flag(
+    annotations: &BTreeMap<String, String>,
+    annotation: &str,
+) -> Result<bool, KubeconfigRefusal> {
+    match annotations.get(annotation).map(String::as_str) {
+        // A template may leave the value empty.
+        None | Some("" | "false") => Ok(false),
+        Some("true") => Ok(true),
+        Some(_) => Err(refused(annotation, "is neither true nor false")),
+    }
+}
+
+/// Returns the refusal of an annotation with an invalid value.
+fn refused(annotation: &str, fact: &str) -> KubeconfigRefusal {
+    KubeconfigRefusal::new(&codes::ANNOTATION_INVALID, format!("annotation {annotation}"), fact)
 }
 
 fn read_relayed(
@@ -273,9 +298,7 @@ pub(super) fn relayed_member(
 }
 
 fn settings(annotations: &BTreeMap<String, String>) -> Result<MemberSettings, KubeconfigRefusal> {
-    let refused = |annotation: &str, fact: &str| {
-        KubeconfigRefusal::new(&codes::ANNOTATION_INVALID, format!("annotation {annotation}"), fact)
-    };
+    flag(annotations, RELAY_ANNOTATION)?;
     let mode = match annotations.get(MODE_ANNOTATION).map(String::as_str) {
         None | Some("") => Mode::Normal,
         Some("drain") => Mode::Drain,
@@ -418,6 +441,24 @@ contexts: [{name: a, context: {cluster: a, user: a}}]";
         assert_eq!((id, &member.access), (&"west".into(), &Access::relay()));
         assert_eq!(member.network, Some("n2".into()));
         assert_eq!((read.clusters.len(), read.invalid_keys.len()), (1, 0));
+    }
+
+    #[test]
+    fn annotation_of_relays_is_true_or_false() {
+        for value in ["yes", "True", "1"] {
+            let invalid = [(RELAY_ANNOTATION, value), (CLUSTER_ID_ANNOTATION, "west")];
+            for data in [(INVITATION_EXPIRES_KEY, "2026-11-29T08:00:00Z"), ("west", KUBECONFIG)] {
+                let read = MemberSecret::read(&secret(&invalid, &[data]), Loopback::Refused);
+                let refusal = read.clusters["west"].as_ref().expect_err("refused").to_string();
+                let expected = "STR0217: annotation strait.dev/relay is neither true nor false";
+                assert_eq!((refusal.as_str(), read.clusters.len()), (expected, 1), "{value}");
+            }
+        }
+        for value in ["", "false"] {
+            let secret = secret(&[(RELAY_ANNOTATION, value)], &[("west", KUBECONFIG)]);
+            let read = MemberSecret::read(&secret, Loopback::Refused);
+            assert!(read.clusters["west"].is_ok(), "{value}");
+        }
     }
 
     #[test]

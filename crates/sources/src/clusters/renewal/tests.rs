@@ -126,6 +126,18 @@ fn status_reports_whether_a_requested_renewal_happens() {
     }
 }
 
+#[test]
+fn invalid_request_for_renewal_is_reported() {
+    let native = config_with("{token: opaque}");
+    let mut secret = requesting(&[], &[], &[("east", &native)]);
+    for value in ["yes", "True"] {
+        secret.annotations.insert(SELF_RENEW_ANNOTATION.to_owned(), value.to_owned());
+        let refused = effect_on(&secret, true).expect_err("invalid");
+        let expected = "STR0217: annotation strait.dev/self-renew is neither true nor false";
+        assert_eq!(refused, expected, "{value}");
+    }
+}
+
 /// A Secret's data key, and its annotations besides the request for renewal.
 type AnnotatedKey<'a> = (&'a str, &'a [(&'a str, &'a str)]);
 
