@@ -13,7 +13,7 @@ mod member;
 mod session;
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -69,6 +69,17 @@ struct MemberConnections {
     open: Vec<RelayConnection>,
     /// When the last connection ended; `None` if there never was one.
     away_since: Option<SystemTime>,
+    /// The last connection that was refused, until a relay may be used.
+    refused: Option<RefusedRelay>,
+}
+
+/// A connection of a relay whose certificate or claims are not accepted.
+struct RefusedRelay {
+    /// The reason, with its code.
+    fact: String,
+    address: IpAddr,
+    /// When it was refused first for this reason.
+    since: SystemTime,
 }
 
 struct RelayConnection {
@@ -265,6 +276,7 @@ impl RelayHub {
             };
             open.relay = Some(ConnectedRelay { hello, sender });
             member.away_since = None;
+            member.refused = None;
         }
         self.arrivals.notify_waiters();
     }
@@ -296,16 +308,41 @@ impl RelayHub {
         })
     }
 
+    /// Records why a connection of a member's relay was refused.
+    fn note_end(&self, claims: &RelayClaims, end: &SessionEnd) {
+        let fact = match end {
+            SessionEnd::Contradiction(fact) => fact.clone(),
+            SessionEnd::Refused(refusal @ RelayRefusal::Generation { .. }) => refusal.to_string(),
+            _ => return,
+        };
+        let mut state = lock(&self.state);
+        let permitted = state.permitted.as_ref();
+        if !permitted.is_some_and(|permitted| permitted.contains_key(&claims.cluster)) {
+            return;
+        }
+        let member = state.members.entry(claims.cluster.clone()).or_default();
+        let address = claims.remote.ip();
+        let is_same = |refused: &RefusedRelay| refused.fact == fact && refused.address == address;
+        if !member.refused.as_ref().is_some_and(is_same) {
+            member.refused = Some(RefusedRelay { fact, address, since: SystemTime::now() });
+        }
+    }
+
     /// Describes the absence of a relay.
     fn away(&self, cluster: &ClusterId) -> String {
-        let since = lock(&self.state).members.get(cluster).and_then(|member| member.away_since);
-        let code = &codes::RELAY_AWAY;
-        match since {
+        let state = lock(&self.state);
+        let member = state.members.get(cluster);
+        let fact = match member.and_then(|member| member.away_since) {
             Some(since) => {
-                let since = rfc3339(since);
-                format!("{code}: the relay of {cluster} is not connected since {since}")
+                format!("the relay of {cluster} is not connected since {}", rfc3339(since))
             }
-            None => format!("{code}: no relay of {cluster} has connected yet"),
+            None => format!("no relay of {cluster} has connected yet"),
+        };
+        match member.and_then(|member| member.refused.as_ref()) {
+            Some(RefusedRelay { fact: refusal, address, since }) => {
+                format!("{refusal} (relay at {address}, since {}); {fact}", rfc3339(*since))
+            }
+            None => format!("{}: {fact}", codes::RELAY_AWAY),
         }
     }
 }
@@ -318,7 +355,8 @@ impl RelayTable {
             permitted.as_ref().is_none_or(|permitted| permitted.contains_key(cluster))
         };
         members.retain(|cluster, member| {
-            !member.open.is_empty() || (member.away_since.is_some() && is_member(cluster))
+            let has_history = member.away_since.is_some() || member.refused.is_some();
+            !member.open.is_empty() || (has_history && is_member(cluster))
         });
     }
 

@@ -86,6 +86,21 @@ impl RelayHub {
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
+        let end = self.run_session(io, claims, replica, ends).await;
+        self.note_end(claims, &end);
+        end
+    }
+
+    async fn run_session<T>(
+        self: &Arc<Self>,
+        io: T,
+        claims: &RelayClaims,
+        replica: &watch::Receiver<ReplicaName>,
+        ends: impl Future<Output = &'static str>,
+    ) -> SessionEnd
+    where
+        T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
         let cluster = &claims.cluster;
         let admission = match self.admit(claims, SystemTime::now()) {
             Ok(admission) => admission,

@@ -230,6 +230,16 @@ async fn relay_that_contradicts_its_certificate_is_not_used() {
     let SessionEnd::Contradiction(fact) = end else { panic!("{end:?}") };
     assert!(fact.contains("STR0347") && fact.contains("east"), "{fact}");
     assert_eq!(hub.rows(), []);
+    // The reason of the member shows it until a relay is accepted.
+    let away = hub.away(&"west".into());
+    assert!(away.starts_with("STR0347: "), "{away}");
+    assert!(away.ends_with("; no relay of west has connected yet"), "{away}");
+    let (_served, relay) = connect(&hub, 1, "west", "u", "relay-a");
+    until_connected(&hub, 1).await;
+    relay.abort();
+    until_connected(&hub, 0).await;
+    let away = hub.away(&"west".into());
+    assert!(away.starts_with("STR0340: the relay of west is not connected since"), "{away}");
 }
 
 #[tokio::test]
