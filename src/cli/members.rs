@@ -41,6 +41,9 @@ pub(crate) fn run(command: &MembersCommand) -> CommandResult {
     for field in &sources.unused {
         out += &format!("  {field} is valid, but this version does not use it\n");
     }
+    for remark in sources.remarks() {
+        out += &format!("  warning: {remark}\n");
+    }
     output::print(&out)?;
     Ok(Exit::Fine)
 }

@@ -19,6 +19,7 @@ mod obtained;
 pub mod placement;
 pub mod profile;
 pub mod provider_file;
+mod remarks;
 mod selector;
 mod servers;
 mod token_endpoint;
