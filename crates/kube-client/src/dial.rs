@@ -20,7 +20,7 @@ use super::Loopback;
 use super::access_error::{AccessError, CERTIFICATE_VERSION_1};
 use super::address::Resolver;
 use super::connect_proxy::ConnectProxy;
-use super::error::one_line;
+use super::error::{ServerDialError, one_line};
 use super::pem::{CaBundle, private_key};
 use super::transport::{Dial, Hop};
 use super::verify::GivenRoots;
@@ -61,6 +61,7 @@ pub(super) struct Tls {
     config: ClientConfig,
     /// The expected server name: always this one, or the host of the request.
     name: Arc<dyn ResolveServerName + Send + Sync>,
+    uses_system_roots: bool,
 }
 
 impl Tls {
@@ -87,7 +88,7 @@ impl Tls {
             }
             None => Arc::new(DefaultServerNameResolver::default()),
         };
-        Ok(Self { config: tls, name })
+        Ok(Self { config: tls, name, uses_system_roots: config.root_cert.is_none() })
     }
 
     /// Adds TLS to `tcp`, offering `protocols`, preferred first.
@@ -104,12 +105,17 @@ impl Tls {
         protocols: &[&str],
         proxy: Option<Arc<ConnectProxy>>,
     ) -> Dial {
+        let uses_system_roots = self.uses_system_roots;
         let connector = self.connector(hop, protocols).map_future(move |connecting| {
             let proxy = proxy.clone();
             // The connector's own limit excludes the handshake.
             Box::pin(async move {
                 match tokio::time::timeout(CONNECT_LIMIT, connecting).await {
-                    Ok(connected) => connected,
+                    Ok(Ok(connected)) => Ok(connected),
+                    Ok(Err(source)) => {
+                        let proxy = proxy.map(|proxy| Arc::clone(&proxy.name));
+                        Err(ServerDialError { proxy, uses_system_roots, source }.into())
+                    }
                     Err(_) => {
                         let fact = format!("no connection within {} s", CONNECT_LIMIT.as_secs());
                         Err(match proxy {

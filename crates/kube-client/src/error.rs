@@ -6,6 +6,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tower::BoxError;
+
 use super::access_error::AccessError;
 use super::connect_proxy::ProxyError;
 use super::credential::NoCredential;
@@ -76,6 +78,9 @@ pub enum ApiError {
     OverBudget(String),
 }
 
+/// Why an unknown issuer is not accepted if no CA is configured.
+const NO_CA_GIVEN: &str = "its certificate is not signed by a root certificate of this system; these are used because no CA is given (certificate-authority-data in a kubeconfig)";
+
 /// Why a server responds 401 to requests without a credential.
 pub(super) const NO_CREDENTIAL: &str =
     "the API server requires a credential, and the kubeconfig has none";
@@ -130,8 +135,16 @@ impl ApiError {
         if let Some(proxy) = find::<ProxyError>(error) {
             return Self::Unreachable(proxy.to_string());
         }
+        let dial = find::<ServerDialError>(error);
+        let through_proxy = |fact: String| match dial.and_then(|dial| dial.proxy.as_ref()) {
+            Some(proxy) => one_line(&format!("through proxy {proxy}: {fact}")),
+            None => one_line(&fact),
+        };
         if let Some(tls) = find::<rustls::Error>(error) {
-            return from_tls(tls);
+            return match from_tls(tls, dial.is_some_and(|dial| dial.uses_system_roots)) {
+                Self::Tls(fact) => Self::Tls(through_proxy(fact)),
+                other => other,
+            };
         }
         if let Some(missing) = find::<NoCredential>(error) {
             return Self::Unauthorized(one_line(&missing.to_string()));
@@ -155,7 +168,8 @@ impl ApiError {
             return from_alert(alert);
         }
         if connecting {
-            Self::Unreachable(one_line(&fact))
+            let is_coded = codes::leading(&fact).is_some();
+            Self::Unreachable(if is_coded { one_line(&fact) } else { through_proxy(fact) })
         } else {
             Self::Broken { request: request.into(), fact: one_line(&fact) }
         }
@@ -170,7 +184,18 @@ fn is_of_admission(message: &str) -> bool {
     is_plugin || message.starts_with("admission webhook ")
 }
 
-fn from_tls(error: &rustls::Error) -> ApiError {
+/// A connection that failed, with the facts about it that the error of a lower layer lacks.
+#[derive(Debug, thiserror::Error)]
+#[error("{source}")]
+pub(super) struct ServerDialError {
+    /// The name of the proxy that connects the server.
+    pub(super) proxy: Option<Arc<str>>,
+    /// Whether the host's root certificates verify the server, because no CA is configured.
+    pub(super) uses_system_roots: bool,
+    pub(super) source: BoxError,
+}
+
+fn from_tls(error: &rustls::Error, uses_system_roots: bool) -> ApiError {
     use rustls::CertificateError as CertError;
     let date = |time: &rustls_pki_types::UnixTime| {
         i64::try_from(time.as_secs())
@@ -180,6 +205,7 @@ fn from_tls(error: &rustls::Error) -> ApiError {
     };
     let text = match error {
         rustls::Error::InvalidCertificate(certificate_error) => match certificate_error {
+            CertError::UnknownIssuer if uses_system_roots => NO_CA_GIVEN.to_owned(),
             CertError::UnknownIssuer => "its certificate is not signed by the CA given".to_owned(),
             CertError::NotValidForNameContext { expected, presented } => format!(
                 "its certificate is for {}, not for {}",
@@ -203,6 +229,9 @@ fn from_tls(error: &rustls::Error) -> ApiError {
             CertError::Other(other)
                 if find::<webpki::Error>(other) == Some(&webpki::Error::CaUsedAsEndEntity) =>
             {
+                if uses_system_roots {
+                    return ApiError::Tls(one_line(NO_CA_GIVEN));
+                }
                 "its certificate is a CA certificate that is not among the given CAs".to_owned()
             }
             CertError::UnsupportedSignatureAlgorithmContext { .. }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use http::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
@@ -322,6 +323,56 @@ async fn error_names_the_unreachable_server() {
     let error = client.probe().await.expect_err("it is unreachable");
     let ApiError::Unreachable(fact) = error else { panic!("{error:?}") };
     assert!(fact.starts_with(&sim.address().to_string()), "{fact}");
+}
+
+#[tokio::test]
+async fn unknown_issuer_is_explained_if_no_ca_is_given() {
+    let (sim, _) = start().await;
+    let mut access = loopback_access(&sim.url(), "", sim.token());
+    access.ca_pem = None;
+    let error = ApiClient::new(&access).expect("usable").probe().await.expect_err("not trusted");
+    let ApiError::Tls(fact) = error else { panic!("{error:?}") };
+    assert!(fact.contains("because no CA is given (certificate-authority-data"), "{fact}");
+}
+
+#[tokio::test]
+async fn tls_that_a_proxy_breaks_is_reported_with_its_name() {
+    for (is_tls, answer) in [(true, &b"<html>blocked</html>"[..]), (false, b"")] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let serving = async move {
+            loop {
+                let (mut tcp, _) = listener.accept().await.expect("a connection");
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    head.push(tcp.read_u8().await.expect("a request"));
+                }
+                // The peer may end the connection while it is being sent.
+                let _ = tcp.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await;
+                let _ = tcp.write_all(answer).await;
+            }
+        };
+        let (sim, _) = start().await;
+        let mut access = loopback_access("https://api.test", sim.certificate_authority(), "token");
+        access.proxy = Some(Arc::new(ConnectProxy {
+            name: "corp".into(),
+            url: format!("http://{address}").parse().expect("a URL"),
+            roots: None,
+            certificate: None,
+            authorization: None,
+        }));
+        let client = ApiClient::new(&access).expect("usable");
+        let error = tokio::select! {
+            result = client.probe() => result.expect_err("broken"),
+            () = serving => panic!("it serves"),
+        };
+        let fact = match &error {
+            ApiError::Tls(fact) if is_tls => fact,
+            ApiError::Unreachable(fact) if !is_tls => fact,
+            other => panic!("{other:?}"),
+        };
+        assert!(fact.contains("through proxy corp: "), "{fact}");
+    }
 }
 
 /// A kind that can be decoded from protobuf. Only the name is stored.
