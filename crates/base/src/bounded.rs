@@ -19,6 +19,19 @@ pub fn head(text: &str, bytes_max: usize) -> &str {
     &text[..end]
 }
 
+/// Shortens a text to `bytes_max` bytes at the end of a word. A shortened text ends with `…`.
+pub fn shortened(text: &str, bytes_max: usize) -> String {
+    if text.len() <= bytes_max {
+        return text.to_owned();
+    }
+    let start = head(text, bytes_max.saturating_sub('…'.len_utf8()));
+    let is_whole = text[start.len()..].starts_with(' ');
+    // A very long word is cut, so that most of the text remains.
+    let end = start.rfind(' ').filter(|end| !is_whole && *end >= bytes_max / 2);
+    let kept = &start[..end.unwrap_or(start.len())];
+    format!("{}…", kept.trim_end_matches([' ', ',', ';', ':']))
+}
+
 /// Shortens a text to `most` bytes.
 fn cut(mut text: String, most: usize) -> String {
     // Enough for the number of bytes of any text.
@@ -85,6 +98,18 @@ fn cut_fields(mut fields: serde_json::Map<String, serde_json::Value>) -> String 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn text_is_shortened_at_the_end_of_a_word() {
+        let text = "the issuer refuses, and retries";
+        assert_eq!(shortened(text, text.len()), text);
+        assert_eq!(shortened(text, 30), "the issuer refuses, and…");
+        assert_eq!(shortened(text, 26), "the issuer refuses, and…");
+        assert_eq!(shortened(text, 22), "the issuer refuses…");
+        assert_eq!(shortened("name=aaaaaaaaaaaaaaaa", 10), "name=aa…");
+        assert_eq!(shortened("a bbbbbbbbbbbbbbbbbb", 12), "a bbbbbbb…");
+        assert_eq!(shortened("ääääää", 8), "ää…");
+    }
 
     #[test]
     fn text_is_truncated_to_four_kilobytes_with_the_omitted_length() {

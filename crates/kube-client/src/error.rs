@@ -11,6 +11,7 @@ use tower::BoxError;
 use super::access_error::AccessError;
 use super::connect_proxy::ProxyError;
 use super::credential::NoCredential;
+use strait_base::bounded::{head, shortened};
 use strait_base::codes;
 use strait_base::descriptors::is_none_free;
 
@@ -80,6 +81,8 @@ pub enum ApiError {
 
 /// Why an unknown issuer is not accepted if no CA is configured.
 const NO_CA_GIVEN: &str = "its certificate is not signed by a root certificate of this system; these are used because no CA is given (certificate-authority-data in a kubeconfig)";
+/// The maximum length of text from outside in bytes.
+const LINE_BYTES_MAX: usize = 200;
 
 /// Why a server responds 401 to requests without a credential.
 pub(super) const NO_CREDENTIAL: &str =
@@ -98,7 +101,7 @@ fn unauthorized(fact: &str) -> String {
 pub struct ApiStatus {
     /// The HTTP status.
     pub code: u16,
-    /// The message, cut to a line of 200 characters.
+    /// The message, cut to a line of 200 bytes.
     pub message: String,
 }
 
@@ -318,9 +321,11 @@ fn cause<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a (dyn StdError + 
     }
 }
 
-/// Cuts text from outside to one line of 200 characters without control characters.
+/// Cuts text from outside to one line of 200 bytes without control characters, at the end of a word.
 pub fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(200).collect()
+    let start = head(text, 2 * LINE_BYTES_MAX);
+    let line: String = start.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    shortened(&line, LINE_BYTES_MAX)
 }
 
 #[cfg(test)]
@@ -408,7 +413,7 @@ mod tests {
     #[test]
     fn text_from_outside_is_one_short_line() {
         let line = one_line(&format!("a\n\u{1b}[31m{}", "x".repeat(1000)));
-        assert_eq!(line.chars().count(), 200);
+        assert_eq!(line.len(), LINE_BYTES_MAX);
         assert!(!line.contains(char::is_control));
     }
 }

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use strait_ads::connections::Connections;
+use strait_base::bounded::shortened;
 use strait_base::codes;
 use strait_base::source_status::{SourceState, SourceStatus, SourceStatusTable};
 use strait_identity::{ReplicaId, RootFingerprint, ServerIdentity};
@@ -170,7 +171,8 @@ impl Journal {
                 }) if status.state == ClusterState::Live => {}
                 known => {
                     let from = known.map(|known| format!("{} -> ", known.state.as_str()));
-                    let reason = status.reason.as_deref().map(shortened);
+                    let reason =
+                        status.reason.as_deref().map(|reason| shortened(reason, REASON_MAX));
                     enter(format!(
                         "cluster {}: {}{}{}",
                         status.id,
@@ -189,7 +191,8 @@ impl Journal {
             let is_refused = status.kubeconfig_refused;
             match (known.is_some_and(|known| known.is_refused), is_refused) {
                 (false, true) => {
-                    let reason = shortened(status.reason.as_deref().unwrap_or_default());
+                    let reason =
+                        shortened(status.reason.as_deref().unwrap_or_default(), REASON_MAX);
                     enter(format!("cluster {}: {reason}", status.id));
                 }
                 (true, false) => {
@@ -225,7 +228,8 @@ impl Journal {
             match (was_away, is_away) {
                 (false, true) => {
                     let code = code.map(|code| format!("{code}: ")).unwrap_or_default();
-                    let reason = shortened(reason.as_deref().unwrap_or("it has not been read"));
+                    let reason =
+                        shortened(reason.as_deref().unwrap_or("it has not been read"), REASON_MAX);
                     enter(name, format!("{}: {code}{reason}", state.as_str()));
                 }
                 (true, false) => enter(name, "live again".to_owned()),
@@ -286,7 +290,10 @@ impl Journal {
             let key = (*category, code.id);
             if before.remove(&key).is_none() {
                 let others = problem.others();
-                enter(code.id, format!("{code}: {object}: {}{others}", shortened(text)));
+                enter(
+                    code.id,
+                    format!("{code}: {object}: {}{others}", shortened(text, REASON_MAX)),
+                );
             }
             self.problems.insert(key, object.clone());
         }
@@ -309,13 +316,6 @@ impl Journal {
         }
         let cause = Cause::named(ClusterId::default(), "CertificateAuthority", "");
         Some((cause, format!("roots of the CA: {}", changes.join(", "))))
-    }
-}
-
-fn shortened(text: &str) -> String {
-    match text.char_indices().find(|(at, _)| *at >= REASON_MAX) {
-        Some((at, _)) => format!("{}…", text.get(..at).unwrap_or_default()),
-        None => text.to_owned(),
     }
 }
 

@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
 
 use strait_base::process::kill_group;
-use strait_kube_client::{ApiCredential, Redacted};
+use strait_kube_client::{ApiCredential, Redacted, one_line};
 
 /// The time limit of a program. Programs of cloud providers call an API, which may be slow.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -154,7 +154,7 @@ impl Program {
         if !output.status.success() {
             let stderr = String::from_utf8_lossy(&output.stderr);
             let last = stderr.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no message");
-            let last: String = last.chars().filter(|c| !c.is_control()).take(200).collect();
+            let last = one_line(last);
             return Err(format!("{command} failed ({}): {last}", output.status));
         }
         issued(&output.stdout)

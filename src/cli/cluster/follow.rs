@@ -311,7 +311,7 @@ fn step(rows: &[Sent<Cluster>], id: &str, goal: &Goal) -> FollowStep {
             // one.
             let after = |text: &str| reason.split_once(text).map(|(_, why)| why.to_owned());
             let why = after("the old one does: ");
-            let why = why.or_else(|| after("the new kubeconfig is not used: "));
+            let why = why.or_else(|| after(" is not used: "));
             let why = why.filter(|why| code(why).is_some());
             FollowStep::Pending(format!("{state}, with the old credential"), why)
         }

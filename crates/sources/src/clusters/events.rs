@@ -289,7 +289,7 @@ impl EventHistory {
                 let message = format!("{code}: cluster {id}: {} ({next})", bounded(reason));
                 News { reason: "kubeconfigRefused", warning: true, message }
             } else if known.is_some() {
-                let message = format!("the kubeconfig of cluster {id} is accepted");
+                let message = format!("the new access to cluster {id} is accepted");
                 News { reason: "kubeconfigAccepted", warning: false, message }
             } else {
                 continue;

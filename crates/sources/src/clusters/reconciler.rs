@@ -448,7 +448,7 @@ impl Reconciler {
                     }
                 }
             }
-            Action::Replace { id, .. } => info!(cluster = %id, "kubeconfig changed"),
+            Action::Replace { id, .. } => info!(cluster = %id, "kubeconfig or identity changed"),
             Action::SetNamespaces { id, .. }
             | Action::SetNetwork { id, .. }
             | Action::SetMode { id, .. }

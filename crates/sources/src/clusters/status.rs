@@ -279,6 +279,8 @@ pub(super) struct MemberFacts<'a> {
     /// The grace period for expired tokens of the cluster's pods while it is unreachable, and the
     /// rule that grants it.
     pub(super) dark_tokens: Option<(Duration, String)>,
+    /// The part of the member's definition that changed, if it is not used or does not serve yet.
+    pub(super) changed: &'static str,
     /// Why the current Secret is not used.
     pub(super) unused_secret: Option<&'a KubeconfigRefusal>,
     /// Whether it has had no Secret in this process: all its data is from disk.
@@ -320,7 +322,11 @@ pub(super) fn evaluate(facts: &MemberFacts<'_>) -> (ClusterState, Option<String>
     if let Some(refusal) = refused_kubeconfig(facts, state) {
         return (
             state,
-            Some(format!("the new kubeconfig is not used: {refusal}; {}", previous(facts, state))),
+            Some(format!(
+                "the new {} is not used: {refusal}; {}",
+                facts.changed,
+                previous(facts, state)
+            )),
         );
     }
     if let Some(refusal) = facts.unused_secret.filter(|_| state != ClusterState::Rejected) {
@@ -331,7 +337,8 @@ pub(super) fn evaluate(facts: &MemberFacts<'_>) -> (ClusterState, Option<String>
             Some(doubted) => format!("{}: {doubted}", codes::MASS_WITHDRAWAL),
             None => "it has not synced yet".to_owned(),
         };
-        reasons.push(format!("the new kubeconfig doesn't serve yet, the old one does: {why}"));
+        let changed = facts.changed;
+        reasons.push(format!("the new {changed} doesn't serve yet, the old one does: {why}"));
     }
     reasons.extend(facts.remarks.iter().map(ToString::to_string));
     if state == ClusterState::Live {

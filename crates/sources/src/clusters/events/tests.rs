@@ -55,7 +55,7 @@ fn refused_kubeconfig_is_reported_once_and_so_is_its_end() {
     assert!(text.starts_with(&format!("STR0203: cluster east: {reason} (")), "{text}");
     assert_eq!(new_events(Some(&reason)), []);
     assert_eq!(new_events(Some("the new kubeconfig is not used: STR0304: 401")).len(), 1);
-    let text = "the kubeconfig of cluster east is accepted".to_owned();
+    let text = "the new access to cluster east is accepted".to_owned();
     assert_eq!(new_events(None), [("kubeconfigAccepted", false, text)]);
 }
 

@@ -193,6 +193,38 @@ impl Reconciler {
         (renews_itself, ignored.collect())
     }
 
+    /// Returns the part of a member's definition that differs from the one in use, for messages.
+    fn changed_part(
+        &self,
+        id: &ClusterId,
+        member: &Member,
+        cluster: Option<&PlannedCluster>,
+    ) -> &'static str {
+        match self.plan.unused_secrets.get(id).map(|refusal| refusal.code) {
+            Some(code) if code == &codes::ID_OUTSIDE_SOURCE => return "definition",
+            Some(code) if [&codes::IDENTITY_UNKNOWN, &codes::IDENTITY_SERVER].contains(&code) => {
+                return "identity";
+            }
+            Some(_) => {}
+            None => {
+                let planned = cluster.and_then(PlannedCluster::access);
+                let used = member.shown_run().map(|run| &run.how.access);
+                let is_identity = |planned: &Access, used: &Access| {
+                    let credential = used.credential.clone();
+                    matches!(planned.credential, ApiCredential::Issued(_))
+                        && *used == Access { credential, ..planned.clone() }
+                };
+                if planned.zip(used).is_some_and(|(planned, used)| is_identity(planned, used)) {
+                    return "identity";
+                }
+            }
+        }
+        match cluster.map(|cluster| self.source_kind(&cluster.secret)) {
+            Some("ClusterProfile") => "access in the ClusterProfile",
+            _ => "kubeconfig",
+        }
+    }
+
     /// Returns the published state of a member.
     fn show(
         &self,
@@ -227,6 +259,7 @@ impl Reconciler {
             delayed_loss: member.delayed_loss().map(|loss| loss.describe_at(now.into_std())),
             withdrawn,
             dark_tokens: self.policy.borrow().dark_token_grace(id),
+            changed: self.changed_part(id, member, cluster),
             unused_secret: self.plan.unused_secrets.get(id),
             without_secret: cluster.is_some_and(|cluster| cluster.hold == Hold::Assumed),
             works_until: credential.as_ref().and_then(|credential| credential.expires),

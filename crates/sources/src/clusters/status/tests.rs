@@ -69,6 +69,7 @@ fn facts(case: &Case) -> MemberFacts<'_> {
         delayed_loss: None,
         withdrawn: None,
         dark_tokens: None,
+        changed: "kubeconfig",
         unused_secret: None,
         without_secret: false,
         works_until: None,

@@ -97,3 +97,20 @@ async fn rotated_token_file_needs_no_list_and_a_missing_one_is_named() {
     assert_eq!(live.relists, 0);
     assert_eq!(lists(&sim), before);
 }
+
+#[tokio::test]
+async fn refused_identity_is_not_called_a_kubeconfig() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let [path, other] = ["token", "other"].map(|name| directory.path().join(name));
+    let sim = sim("east").await;
+    std::fs::write(&path, sim.token()).expect("written");
+    std::fs::write(&other, "unknown").expect("written");
+    let (operator_file, sources) = watch::channel(file(&path, "127.0.0.1"));
+    let mesh = Mesh::with_sources(sources).await;
+    mesh.hub.store().apply(secret(&sim, "reader")).expect("a Secret");
+    east(&mesh, |east| east.state == ClusterState::Live).await;
+    operator_file.send_replace(file(&other, "127.0.0.1"));
+    let refused = east(&mesh, |east| east.kubeconfig_refused).await;
+    let reason = refused.reason.unwrap_or_default();
+    assert!(reason.starts_with("the new identity is not used: STR0304"), "{reason}");
+}

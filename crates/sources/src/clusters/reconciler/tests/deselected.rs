@@ -52,7 +52,7 @@ async fn member_that_the_file_no_longer_selects_drains_with_the_fact() {
         world.until(&["east live"]).await;
         set_file(&world, file);
         // Until its source has been read again, the object still exists.
-        world.until(&["east live: the new kubeconfig is not used: STR0224"]).await;
+        world.until(&["east live: the new definition is not used: STR0224"]).await;
         set_secrets(&world, &[]);
         world.until(&[&format!("east draining: {fact}")]).await;
         world.until(&["east draining: its 0 endpoints are withdrawn in "]).await;
