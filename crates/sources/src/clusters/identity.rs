@@ -24,6 +24,8 @@ pub struct ClusterIdHolder {
 pub(super) struct ExpectedCluster<'a> {
     /// The member.
     pub(super) id: &'a ClusterId,
+    /// The kind of the object that defines the member.
+    pub(super) kind: &'static str,
     /// The UID that the operator pins.
     pub(super) pinned: Option<&'a str>,
     /// Whether the policy accepts another cluster from a new object.
@@ -57,28 +59,47 @@ impl ExpectedCluster<'_> {
         if expected == is || self.may_change(found_by) {
             return None;
         }
-        let id = self.id;
+        let (id, kind) = (self.id, self.kind);
         let fact = match self.pinned {
             Some(pinned) => format!(
-                "the cluster's UID is {is}, and the Secret's annotation strait.dev/cluster-uid names {pinned}"
+                "the cluster's UID is {is}, and the {kind}'s annotation strait.dev/cluster-uid names {pinned}"
             ),
             None => {
                 let other_step = if self.follows_source {
                     format!(
-                        "; clusters.{id}.identity of the policy file accepts it only from a Secret that was deleted and created again"
+                        "; clusters.{id}.identity of the policy file accepts it only from a {kind} that was deleted and created again"
                     )
                 } else if self.is_new_object(found_by) {
                     format!(
-                        ", or set clusters.{id}.identity: follow-source in the policy file: the Secret was created again"
+                        ", or set clusters.{id}.identity: follow-source in the policy file: the {kind} was created again"
                     )
                 } else {
                     String::new()
                 };
                 format!(
-                    "the cluster's UID was {expected} and is {is}; to accept it annotate the Secret with strait.dev/cluster-uid={is}{other_step}"
+                    "the cluster's UID was {expected} and is {is}; to accept it annotate the {kind} with strait.dev/cluster-uid={is}{other_step}"
                 )
             }
         };
         Some(KubeconfigRefusal::new(&codes::IDENTITY_CHANGED, "", fact))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn next_step_names_the_kind_of_the_object() {
+        for kind in ["Secret", "ClusterProfile"] {
+            let id = ClusterId::from("east");
+            let (follows_source, object, access) = (false, Some("new".into()), None);
+            let expected =
+                ExpectedCluster { id: &id, kind, pinned: None, follows_source, object, access };
+            let refusal = expected.refusal(Some("x"), Some(&"old".into()), "y").expect("refused");
+            let step = format!("annotate the {kind} with strait.dev/cluster-uid=y, or set ");
+            let cause = format!("the {kind} was created again");
+            assert!(refusal.fact.contains(&step) && refusal.fact.ends_with(&cause), "{refusal}");
+        }
     }
 }

@@ -607,7 +607,8 @@ impl Reconciler {
         let own_mesh = match cluster.map(|cluster| &cluster.trust_domain) {
             None => OwnMesh::Unread,
             Some(Some(named)) => {
-                OwnMesh::Overruled(format!("the Secret's annotation {named} applies").into())
+                let kind = cluster.map_or("Secret", |cluster| self.source_kind(&cluster.secret));
+                OwnMesh::Overruled(format!("the {kind}'s annotation {named} applies").into())
             }
             Some(None) => match refused() {
                 Some(why) => OwnMesh::Overruled(why.into()),
@@ -682,10 +683,11 @@ impl Reconciler {
                 && cluster.trust_domain.as_deref() == Some(domain)
         };
         match self.running.clusters.iter().find(|(other, cluster)| is_named(other, cluster)) {
-            Some((other, _)) => {
+            Some((other, cluster)) => {
                 let code = &codes::TRUST_DOMAIN_REFUSED;
+                let kind = self.source_kind(&cluster.secret);
                 Err(format!(
-                    "{code}: it belongs to {other}, according to the annotation of that Secret"
+                    "{code}: it belongs to {other}, according to the annotation of that {kind}"
                 ))
             }
             None => Ok(()),
@@ -740,6 +742,7 @@ impl Reconciler {
         let object = cluster.and_then(|cluster| self.read.get(&cluster.secret));
         ExpectedCluster {
             id,
+            kind: cluster.map_or("Secret", |cluster| self.source_kind(&cluster.secret)),
             pinned: cluster.and_then(|cluster| cluster.uid.as_deref()),
             follows_source: cluster.is_some() && self.policy.borrow().follows_source(id),
             object: object.and_then(|(object, _)| object.uid.clone()),

@@ -64,6 +64,11 @@ impl<'a> RenewableToken<'a> {
         id: &ClusterId,
         member: &'a MemberSpec,
     ) -> Result<Self, KubeconfigRefusal> {
+        if secret.profile.is_some() {
+            return Err(without_effect(
+                "the access provider of the ClusterProfile has to renew it",
+            ));
+        }
         let token = match &member.access.credential {
             ApiCredential::Token(token) => token.reveal(),
             _ if member.reach.identity.is_some() => {

@@ -265,6 +265,8 @@ pub(super) struct MemberFacts<'a> {
     pub(super) timed_out: Option<Duration>,
     /// The time until it is withdrawn, if no Secret holds it.
     pub(super) leaving_in: Option<Duration>,
+    /// The kind of the object that defines the member.
+    pub(super) kind: &'static str,
     /// How the operator file changed, if it no longer selects its object.
     pub(super) deselected: Option<&'a str>,
     pub(super) mode: Mode,
@@ -330,7 +332,10 @@ pub(super) fn evaluate(facts: &MemberFacts<'_>) -> (ClusterState, Option<String>
         );
     }
     if let Some(refusal) = facts.unused_secret.filter(|_| state != ClusterState::Rejected) {
-        reasons.push(format!("the Secret is not used, the cluster continues unchanged: {refusal}"));
+        reasons.push(format!(
+            "the {} is not used, the cluster continues unchanged: {refusal}",
+            facts.kind
+        ));
     }
     if let Some(successor) = facts.successor {
         let why = match &successor.doubted {
@@ -385,6 +390,9 @@ fn state(facts: &MemberFacts<'_>, reasons: &mut Vec<String>) -> ClusterState {
                 "{}: {fact}; its {} endpoints are withdrawn in {seconds} s",
                 codes::MEMBER_DESELECTED,
                 facts.status.endpoints
+            ),
+            None if facts.kind == "ClusterProfile" => format!(
+                "its ClusterProfile was deleted, or lost the labels or the placement that select it; withdrawn in {seconds} s"
             ),
             None => format!(
                 "its Secret was deleted, or lost its member label or this key; withdrawn in {seconds} s"

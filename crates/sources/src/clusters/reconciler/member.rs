@@ -280,8 +280,12 @@ impl Member {
             barred = uid.as_deref().and_then(|is| {
                 expected.refusal(was, found_by, is).or_else(|| {
                     let member = same_cluster(is)?;
+                    let objects = match expected.kind {
+                        "Secret" => "both Secrets",
+                        _ => "the objects that define both",
+                    };
                     let fact = format!(
-                        "the cluster is a member already, as {member} (UID {is}); if these are two clusters of one etcd snapshot, annotate both Secrets with strait.dev/cluster-uid={is}"
+                        "the cluster is a member already, as {member} (UID {is}); if these are two clusters of one etcd snapshot, annotate {objects} with strait.dev/cluster-uid={is}"
                     );
                     Some(KubeconfigRefusal::new(&codes::SAME_CLUSTER_TWICE, "", fact))
                 })

@@ -246,12 +246,19 @@ impl Reconciler {
         let refused_credential = member.refused_credential();
         let (renews_itself, remarks) = self.effects(id, cluster);
         let credential = self.credential_status(id, member, cluster, renews_itself, wall);
+        let shown_kind = self.shown.get(id).and_then(|shown| shown.status.source_kind);
+        let source_kind = cluster.map(|cluster| match cluster.hold {
+            // Its object does not exist any more.
+            Hold::Leaving { .. } => shown_kind.unwrap_or("Secret"),
+            Hold::BySecret(_) | Hold::Assumed => self.source_kind(&cluster.secret),
+        });
         let facts = MemberFacts {
             status: &status,
             has_data: member.has_data,
             restored: member.restored.as_ref(),
             timed_out: is_late.then_some(limit),
             leaving_in,
+            kind: source_kind.unwrap_or("Secret"),
             deselected: self.deselected.get(id).map(String::as_str),
             mode,
             mode_by: &mode_by,
@@ -303,7 +310,6 @@ impl Reconciler {
         });
         let source = cluster.map(|cluster| self.source_of(&cluster.secret));
         let inventory = cluster.and_then(|cluster| self.inventory(&cluster.secret));
-        let source_kind = cluster.map(|cluster| self.source_kind(&cluster.secret));
         let entry = self.entry((id.as_str(), secret, source), (state, reason), place, &status);
         let mode = match mode {
             Mode::Normal => None,
@@ -384,7 +390,7 @@ impl Reconciler {
     }
 
     /// Returns the kind of the object that defines a member.
-    fn source_kind(&self, name: &ObjectName) -> &'static str {
+    pub(super) fn source_kind(&self, name: &ObjectName) -> &'static str {
         let object = self.read.get(name);
         match object.is_some_and(|(object, _)| object.profile.is_some()) {
             true => "ClusterProfile",

@@ -62,6 +62,7 @@ fn facts(case: &Case) -> MemberFacts<'_> {
         restored: case.restored.then_some(&NO_REMARK),
         timed_out: case.timed_out.then_some(Duration::from_secs(30)),
         leaving_in: case.leaving.then_some(Duration::from_millis(24_100)),
+        kind: "Secret",
         deselected: None,
         mode: case.mode,
         mode_by: "strait.dev/mode",
@@ -116,6 +117,15 @@ fn refused_kubeconfig_is_the_only_reason_and_states_the_remaining_time() {
         let (found, reason, is_refused) = result_of(&case, until);
         assert_eq!((found.as_str(), (reason, is_refused)), (state, expected));
     }
+}
+
+#[test]
+fn reason_of_a_member_that_leaves_names_the_kind_of_its_object() {
+    let case = Case { leaving: true, ..synced(ApiContact::Good, 0) };
+    let facts = MemberFacts { kind: "ClusterProfile", ..facts(&case) };
+    let (state, reason) = evaluate(&facts);
+    assert_eq!(state, ClusterState::Draining);
+    assert!(reason.unwrap_or_default().starts_with("its ClusterProfile was deleted, or lost"));
 }
 
 #[test]
