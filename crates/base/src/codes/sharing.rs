@@ -113,4 +113,12 @@ connect to pods that no longer exist. Proxies are unaffected.";
 An admission plug-in, a policy or a webhook of the cluster refuses the ServiceImport, its derived Service or
 an EndpointSlice, or the object is not valid there. The message is that of the API server. Other imports are
 not affected. Strait tries again after 5 s, and then in growing intervals of up to 320 s.";
+
+    /// Slices of Kubernetes' own controller for a derived Service.
+    IMPORT_SLICES = "STR0454", "EndpointSlices of Kubernetes belong to the Service of an import",
+        "Delete them with the command in the message. Find the client that set the selector:
+kubectl -n NAMESPACE get service NAME --show-managed-fields -o yaml", "\
+Another client set a selector on the derived Service of an import. Strait removes the selector, but the
+EndpointSlices that Kubernetes' controller wrote for it stay: pods without sidecars still connect to the pods
+that the selector matched. They belong to another controller, so Strait does not delete them.";
 }

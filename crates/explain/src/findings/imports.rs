@@ -9,13 +9,14 @@ use strait_base::codes;
 const CATEGORY: &str = "services";
 
 /// The codes of imports that Strait cannot write although it should.
-const NOT_WRITTEN: [&codes::Code; 7] = [
+const NOT_WRITTEN: [&codes::Code; 8] = [
     &codes::IMPORT_RIGHT_MISSING,
     &codes::IMPORT_RELAYED,
     &codes::IMPORT_VERSION_MISSING,
     &codes::IMPORTS_CONTESTED,
     &codes::IMPORT_CONFLICT,
     &codes::IMPORT_CHANGED,
+    &codes::IMPORT_SLICES,
     &codes::IMPORT_REFUSED,
 ];
 

@@ -32,6 +32,8 @@ pub(super) const SLICE_CONTROLLER: &str = "endpointslice.kubernetes.io/managed-b
 /// The label of slices of headless Services, which kube-proxy ignores.
 pub(super) const HEADLESS: &str = "service.kubernetes.io/headless";
 pub(super) const SLICE_US: &str = "strait.dev";
+/// Kubernetes' controller, which writes the slices of Services with selectors.
+const SLICE_KUBERNETES: &str = "endpointslice-controller.k8s.io";
 pub(crate) const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// The value of [`MANAGED_BY`], and the field manager of server-side apply.
 pub(crate) const US: &str = "strait";
@@ -103,8 +105,9 @@ pub(super) struct OwnSlice {
 pub(super) enum SliceOrigin {
     /// Strait wrote it for the ServiceImport with this name.
     Own(Arc<str>, OwnSlice),
-    /// It has a name that Strait might give to a slice, and belongs to another controller.
-    Foreign,
+    /// It has a name that Strait might give to a slice, and belongs to another controller. The
+    /// derived Service for whose selector Kubernetes wrote it, if it did.
+    Foreign(Option<Arc<str>>),
 }
 
 /// Returns the origin of an EndpointSlice that is not part of the mesh; `None` if it has no effect.
@@ -139,7 +142,12 @@ pub(super) fn slice_origin(
         };
         (is_ours && is_of_service && is_named).then_some(SliceOrigin::Own(key.name, slice))
     };
-    own().or_else(|| metadata.name.starts_with(DERIVED_PREFIX).then_some(SliceOrigin::Foreign))
+    let foreign = || {
+        let is_of_selector = metadata.labels.get(SLICE_CONTROLLER) == Some(SLICE_KUBERNETES);
+        let service = metadata.labels.get(SERVICE_OF_SLICE).filter(|_| is_of_selector);
+        SliceOrigin::Foreign(service.map(|service| scope.text(service)))
+    };
+    own().or_else(|| metadata.name.starts_with(DERIVED_PREFIX).then(foreign))
 }
 
 /// Returns the beginning of the names of the slices of a derived Service for one cluster and one

@@ -17,7 +17,11 @@ pub(super) struct ImportedSlices {
     own: BTreeMap<NamespacedName, BTreeMap<Arc<str>, OwnSlice>>,
     /// The ServiceImports by the key of the slice.
     imports: BTreeMap<NamespacedName, Arc<str>>,
-    foreign: BTreeSet<NamespacedName>,
+    /// Slices of other controllers, each with the derived Service for whose selector Kubernetes wrote
+    /// it, if it did.
+    foreign: BTreeMap<NamespacedName, Option<Arc<str>>>,
+    /// The slices that Kubernetes wrote for the selectors of derived Services, by Service.
+    of_selectors: BTreeMap<NamespacedName, BTreeSet<Arc<str>>>,
     /// Whether a slice has changed since the last call of [`Self::take_changes`].
     changed: bool,
 }
@@ -34,7 +38,17 @@ impl ImportedSlices {
                 self.own.entry(of).or_default().insert(Arc::clone(&key.name), slice);
                 self.imports.insert(key, import);
             }
-            SliceOrigin::Foreign => drop(self.foreign.insert(key)),
+            SliceOrigin::Foreign(service) => {
+                if let Some(name) = &service {
+                    let service = NamespacedName {
+                        namespace: Arc::clone(&key.namespace),
+                        name: Arc::clone(name),
+                    };
+                    let slices = self.of_selectors.entry(service).or_default();
+                    slices.insert(Arc::clone(&key.name));
+                }
+                self.foreign.insert(key, service);
+            }
         }
     }
 
@@ -49,7 +63,16 @@ impl ImportedSlices {
                 }
             }
         }
-        self.changed |= self.foreign.remove(key);
+        let Some(service) = self.foreign.remove(key) else { return };
+        self.changed = true;
+        let Some(name) = service else { return };
+        let service = NamespacedName { namespace: Arc::clone(&key.namespace), name };
+        if let Some(slices) = self.of_selectors.get_mut(&service) {
+            slices.remove(&key.name);
+            if slices.is_empty() {
+                self.of_selectors.remove(&service);
+            }
+        }
     }
 
     /// Returns the slices that Strait wrote, by ServiceImport.
@@ -59,12 +82,17 @@ impl ImportedSlices {
 
     /// Returns whether a slice of another controller has this name.
     pub(super) fn is_foreign(&self, key: &NamespacedName) -> bool {
-        self.foreign.contains(key)
+        self.foreign.contains_key(key)
+    }
+
+    /// Returns the slices that Kubernetes wrote for the selectors of derived Services, by Service.
+    pub(super) fn of_selectors(&self) -> &BTreeMap<NamespacedName, BTreeSet<Arc<str>>> {
+        &self.of_selectors
     }
 
     /// Returns the keys of all slices.
     pub(super) fn keys(&self) -> impl Iterator<Item = &NamespacedName> {
-        self.imports.keys().chain(&self.foreign)
+        self.imports.keys().chain(self.foreign.keys())
     }
 
     /// Returns the number of slices.

@@ -200,6 +200,7 @@ impl WriteBack {
             is_other_service: &|key| index.has_other_service(key),
             unsupported: &report.unsupported,
             settled: &self.settled,
+            slices_of_selectors: index.imported_slices().of_selectors(),
             refused: &report.refused(),
             may_create: &|key| {
                 !index.is_unreadable(IndexedKind::ServiceImports, key)

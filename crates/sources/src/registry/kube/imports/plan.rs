@@ -26,6 +26,9 @@ use strait_model::{
     SetMember, SharedEndpoints, SharedService, SharedServices, SourceEndpoints, WorkloadKey,
 };
 
+/// The maximum number of EndpointSlices that a reason names.
+const SLICES_NAMED_MAX: usize = 3;
+
 /// The inputs of a plan.
 pub(in crate::registry::kube) struct ImportPlanInputs<'a> {
     pub(in crate::registry::kube) shared: &'a SharedServices,
@@ -57,6 +60,9 @@ pub(in crate::registry::kube) struct ImportPlanInputs<'a> {
     pub(in crate::registry::kube) settled: &'a SettledImports,
     /// Imports for which the cluster has no address family.
     pub(in crate::registry::kube) unsupported: &'a BTreeSet<NamespacedName>,
+    /// The slices that Kubernetes wrote for the selectors of derived Services, by Service.
+    pub(in crate::registry::kube) slices_of_selectors:
+        &'a BTreeMap<NamespacedName, BTreeSet<Arc<str>>>,
     /// ServiceImports, derived Services and EndpointSlices of which another manager owns a field that
     /// Strait applies.
     pub(in crate::registry::kube) refused: &'a BTreeSet<NamespacedName>,
@@ -304,6 +310,11 @@ impl ImportPlanInputs<'_> {
                  times in 10 minutes"
             ));
             let (code, fails) = (Some(&codes::IMPORT_CHANGED), Some(ImportStep::Foreign));
+            return Some(ImportState { reason, code, fails, ready: false, ..state });
+        }
+        if let Some(slices) = self.slices_of_selectors.get(&derived_key) {
+            let reason = Some(foreign_slices(name, &derived_key.name, slices));
+            let (code, fails) = (Some(&codes::IMPORT_SLICES), Some(ImportStep::Foreign));
             return Some(ImportState { reason, code, fails, ready: false, ..state });
         }
         let reason = (&*ready.status != "True").then(|| ready.message.to_string());
@@ -628,4 +639,19 @@ impl ImportState {
         let reason = format!("cluster {cluster} is unknown, so the import is kept");
         Self { reason: Some(reason), code: Some(&codes::IMPORT_KEPT), ..self }
     }
+}
+
+/// Describes the EndpointSlices that Kubernetes wrote for a former selector of a derived Service, and
+/// how to delete them.
+fn foreign_slices(import: &NamespacedName, service: &str, slices: &BTreeSet<Arc<str>>) -> String {
+    let named: Vec<&str> = slices.iter().take(SLICES_NAMED_MAX).map(|name| &**name).collect();
+    let more = match slices.len().saturating_sub(named.len()) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!(
+        "Service {service} had a selector for which Kubernetes wrote EndpointSlices: {}{more}; they stay and receive requests until they are deleted: kubectl -n {} delete endpointslice -l kubernetes.io/service-name={service},endpointslice.kubernetes.io/managed-by=endpointslice-controller.k8s.io",
+        named.join(", "),
+        import.namespace
+    )
 }

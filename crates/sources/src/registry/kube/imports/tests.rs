@@ -140,6 +140,7 @@ impl Importer {
             is_other_service: &|key| self.others.contains(&*key.name),
             settled,
             unsupported: &BTreeSet::new(),
+            slices_of_selectors: slices.of_selectors(),
             refused: &self.refused,
             may_create: &|_| true,
         })
@@ -543,6 +544,42 @@ fn object_that_another_client_changes_is_restored() {
             assert_eq!(found["spec"], wanted["spec"], "{kind} {field}");
         }
     }
+}
+
+#[test]
+fn slices_of_a_former_selector_are_reported_until_they_are_deleted() {
+    let mut importer = Importer::new();
+    let exporters: Exporters = [("a", exporter(Contact::Live, &["cart"]))].into();
+    let shared = shared(&exporters, &BTreeSet::new());
+    importer.settle(&shared);
+    let derived = derived_name(&key("cart"));
+    let name = format!("{derived}-x7k2p");
+    let slice = |manager: &str| {
+        json!({
+            "metadata": { "namespace": "shop", "name": name, "uid": "u", "resourceVersion": "1",
+                "labels": {
+                    "multicluster.kubernetes.io/service-name": "cart",
+                    "kubernetes.io/service-name": derived,
+                    "endpointslice.kubernetes.io/managed-by": manager,
+                } },
+            "addressType": "IPv4", "ports": [],
+            "endpoints": [{ "addresses": ["10.0.0.9"], "conditions": { "ready": true } }],
+        })
+    };
+    importer.slices.insert(name.clone(), slice("endpointslice-controller.k8s.io"));
+    let plan = importer.plan(&shared);
+    let state = &plan.states[&workload("cart")];
+    assert_eq!(state.code.map(|code| code.id), Some("STR0454"), "{state:?}");
+    let reason = state.reason.as_deref().unwrap_or_default();
+    assert!(reason.contains(&name), "{reason}");
+    let command =
+        format!("kubectl -n shop delete endpointslice -l kubernetes.io/service-name={derived},");
+    assert!(reason.contains(&command) && plan.writes.is_empty(), "{reason} {:?}", plan.writes);
+    // A slice without the controller's label was created by another tool, on purpose.
+    importer.slices.insert(name.clone(), slice("example.org"));
+    assert_eq!(importer.plan(&shared).states[&workload("cart")].code, None);
+    importer.slices.remove(&name);
+    assert!(importer.plan(&shared).states[&workload("cart")].ready);
 }
 
 #[test]
