@@ -336,7 +336,15 @@ impl RelayHub {
             Some(since) => {
                 format!("the relay of {cluster} is not connected since {}", rfc3339(since))
             }
-            None => format!("no relay of {cluster} has connected yet"),
+            None => {
+                let invitation = state.permitted.as_ref().and_then(|members| {
+                    let expires = members.get(cluster)?.invitation?.expires;
+                    let verb =
+                        if expires <= SystemTime::now() { "expired at" } else { "is valid until" };
+                    Some(format!("; its invitation {verb} {}", rfc3339(expires)))
+                });
+                format!("no relay of {cluster} has connected yet{}", invitation.unwrap_or_default())
+            }
         };
         match member.and_then(|member| member.refused.as_ref()) {
             Some(RefusedRelay { fact: refusal, address, since }) => {

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::hub::{CONNECTIONS_MAX, RelayedMember};
+use crate::hub::{CONNECTIONS_MAX, Invitation, RelayedMember};
 
 /// A request that the relay does not answer, as a watch that has no news.
 const WATCH_PATH: &str = "/api/v1/services";
@@ -182,6 +182,22 @@ async fn reason_states_since_when_no_relay_is_connected() {
         "{}",
         away()
     );
+}
+
+#[test]
+fn reason_states_when_the_invitation_expires() {
+    let hub = RelayHub::default();
+    for (expires, phrase) in [
+        (SystemTime::UNIX_EPOCH, "expired at 1970-01-01T00:00:00"),
+        (SystemTime::UNIX_EPOCH + Duration::from_secs(4_102_444_800), "is valid until 2100-01-01"),
+    ] {
+        let invitation = Some(Invitation { sha256: [0; 32], expires });
+        let member = RelayedMember { invitation, ..member(1) };
+        hub.permit(BTreeMap::from([("west".into(), member)]), SystemTime::now());
+        let away = hub.away(&"west".into());
+        let expected = "STR0340: no relay of west has connected yet; its invitation ";
+        assert!(away.starts_with(expected) && away.contains(phrase), "{away}");
+    }
 }
 
 #[tokio::test]
