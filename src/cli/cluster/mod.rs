@@ -272,7 +272,10 @@ fn describe(row: &Cluster, _: &Show, look: &OutputStyle) -> String {
         ("Namespace not read", Cell::bad(shown))
     }));
     let missing = row.missing_rights.iter();
-    fields.extend(missing.map(|right| ("Missing right", Cell::doubtful(text(right)))));
+    fields.extend(missing.map(|right| {
+        let lost = rights::lost(right).map(|lost| format!("; lost: {lost}")).unwrap_or_default();
+        ("Missing right", Cell::doubtful(format!("{}{lost}", text(right))))
+    }));
     fields.extend(row.ignored_claims.iter().map(|claim| {
         let (claim, network) = (text(&claim.claim), text(&claim.network));
         ("Ignored claim", Cell::doubtful(format!("{claim}: {network}")))

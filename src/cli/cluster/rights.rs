@@ -188,6 +188,16 @@ fn granted(role: &Value) -> BTreeSet<GrantedRight> {
     granted
 }
 
+/// Returns the effect of a missing right in the form of `missingRights`, for example `list pods` or
+/// `watch endpointslices.discovery.k8s.io in shop`.
+pub(super) fn lost(missing: &str) -> Option<&'static str> {
+    let (_, object) = missing.split_once(' ')?;
+    let resource = object.split([' ', '.']).next()?;
+    let all = rights(ReaderLevel::Kinds, &More::default(), false);
+    let right = all.into_iter().find(|right| right.objects.split(", ").any(|one| one == resource));
+    right.map(|right| right.lost)
+}
+
 /// Returns the rights of a reader of this level with these extras; with `inject`, also the right to
 /// read the webhook.
 pub(super) fn rights(level: ReaderLevel, more: &More, inject: bool) -> Vec<ReaderRight> {
@@ -368,6 +378,15 @@ mod tests {
     use super::super::manifests::reader;
     use super::*;
     use crate::cli::output::items;
+
+    #[test]
+    fn missing_right_has_its_effect() {
+        let effect = |right: &str| lost(right).unwrap_or_default();
+        assert!(effect("list pods").starts_with("identities"));
+        assert!(effect("watch endpointslices.discovery.k8s.io in shop").starts_with("everything"));
+        assert!(effect("list nodes").starts_with("localities"));
+        assert_eq!(lost("list widgets"), None);
+    }
 
     #[test]
     fn removed_rights_are_those_that_the_new_rules_do_not_cover() {
