@@ -119,8 +119,20 @@ async fn objects_of_imports_are_deleted_by_mcs_purge_and_by_purge() {
     assert_eq!(count(), before.map(|count| count - 2));
     assert!(west.api.store().get("ServiceImport", "shop", "pay").is_some());
 
+    let condition = |kind: &str| json!({ "type": kind, "status": "True" });
+    let owned = json!({ "f:status": { "f:conditions": { "k:{\"type\":\"Valid\"}": {} } } });
+    west.apply(json!({
+        "apiVersion": "multicluster.x-k8s.io/v1beta1", "kind": "ServiceExport",
+        "metadata": { "namespace": "shop", "name": "web", "managedFields": [
+            { "manager": "strait", "subresource": "status", "fieldsV1": owned },
+        ] },
+        "status": { "conditions": [condition("Valid"), condition("Other")] },
+    }));
     let remove = ["cluster", "remove", "west", "--purge", "west", "--yes", "--no-wait"];
     let shown = run(&remove).await;
+    assert!(shown.contains("the conditions of 1 ServiceExport"), "{shown}");
+    let export = west.api.store().get("ServiceExport", "shop", "web").expect("it exists").value();
+    assert_eq!(export["status"]["conditions"], json!([condition("Other")]));
     assert!(shown.contains("1 ServiceImport, 1 derived Service, 1 EndpointSlice"), "{shown}");
     assert_eq!(count(), others.map(|count| count + 1), "another controller's objects stay");
     let shown = run(&purge).await;

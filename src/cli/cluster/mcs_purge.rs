@@ -28,7 +28,7 @@ pub(crate) struct McsPurgeArgs {
 }
 
 /// The versions of the API, preferred first.
-const VERSIONS: [&str; 2] = ["v1beta1", "v1alpha1"];
+pub(super) const VERSIONS: [&str; 2] = ["v1beta1", "v1alpha1"];
 /// The label of derived Services with the name of the ServiceImport.
 const SERVICE_NAME: &str = "multicluster.kubernetes.io/service-name";
 /// The label with the name of the cluster set.

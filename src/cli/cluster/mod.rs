@@ -7,6 +7,7 @@
 mod add;
 pub(super) mod api;
 mod change;
+mod export_conditions;
 mod fleet;
 mod follow;
 mod gateway;

@@ -4,6 +4,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::api::{full_name, holds, is_relayed, path_of};
+use super::export_conditions::ExportConditions;
 use super::follow::{ChangeMark, Goal, Wait};
 use super::manifests::{self, More, ReaderLevel};
 use super::mcs_purge::WrittenObjects;
@@ -77,6 +78,7 @@ pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
         if let Some(counts) = WrittenObjects::list(remote, None).await?.counts() {
             plan += &format!("  objects of exported services: {counts}\n");
         }
+        plan.extend(ExportConditions::list(remote).await?.describe());
     }
     if !args.change.confirmed(&plan).await? {
         return Ok(Exit::Fine);
@@ -115,6 +117,12 @@ pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
         }
         // The control plane has read the removed Secret, and writes no objects any more.
         WrittenObjects::list(&remote, None).await?.delete(&remote).await?;
+        match ExportConditions::list(&remote).await {
+            Ok(conditions) => conditions.remove(&remote).await,
+            Err(failure) => {
+                done(&format!("the conditions of ServiceExports stay: {}", failure.message()));
+            }
+        }
         // Bindings first: a partially removed reader has no rights.
         let everything = More {
             own_mesh: true,
