@@ -1901,6 +1901,10 @@ export interface Source {
   state: SourceState;
   /** Parts of the data that are not used unchanged, as text, at most 100. */
   warnings: Array<string>;
+  /** Number of endpoints that at least one connected proxy cannot receive because of networks or the policy. */
+  withheld: number;
+  /** The withheld endpoints by the code of the reason. Absent if empty. */
+  withheldBy?: Record<string, WithheldOfSource>;
 }
 
 /** A source without its numbers and warnings, as in `/debug/summary`. */
@@ -2054,4 +2058,12 @@ export interface WithheldEndpoints {
   code: string;
   /** The reason, with the number of endpoints. */
   reason: string;
+}
+
+/** Endpoints of a source that are withheld for one reason. */
+export interface WithheldOfSource {
+  /** Number of endpoints. */
+  endpoints: number;
+  /** Services that have such endpoints, at most three, the first ones by name. */
+  services: Array<string>;
 }
