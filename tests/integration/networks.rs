@@ -339,9 +339,9 @@ async fn explanations_agree_with_the_resources_sent() {
     assert_eq!(line("east")["via"], "direct");
     let west = line("west");
     assert_eq!((&west["via"], &west["sent"]), (&json!("198.18.0.2:15443"), &json!(1)), "{web:#}");
-    // Endpoints that are not ready, or have no pod yet, are not counted: db 2, web 1, private 1.
+    // Endpoints that are not ready are not counted: db 2, web 2, private 1.
     let entries = server.clusters("west").await;
-    assert_eq!((&entries[0]["withheld"], &entries[0]["state"]), (&json!(4), &json!("live")));
+    assert_eq!((&entries[0]["withheld"], &entries[0]["state"]), (&json!(5), &json!("live")));
     // A standby has no objects.
     assert_eq!((&entries[1]["withheld"], &entries[1]["state"]), (&json!(0), &json!("conflict")));
     assert_eq!(server.cluster("lost").await["withheld"], 1);

@@ -31,7 +31,10 @@ export function clusterLook(cluster) {
 }
 
 /** Whether a cluster is well, by the rule of `strait cluster get` for its exit code. @param {any} cluster */
-export const isWell = ({ state, reason }) => (state === "syncing" ? !/^STR\d/.test(reason ?? "") : ["live", "paused", "draining"].includes(state));
+export const isWell = ({ state, reason }) => {
+  if (state === "syncing") return !/^STR\d/.test(reason ?? "");
+  return state === "draining" ? !/STR0243/.test(reason ?? "") : ["live", "paused"].includes(state);
+};
 
 /** Codes of endpoints that are withheld on purpose from other networks; `strait check` reports them as notes, not problems. */
 const MEANT = ["STR0404", "STR0407", "STR0413", "STR0602"];
