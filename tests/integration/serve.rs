@@ -532,12 +532,12 @@ async fn explain_reports_the_withholding_step() {
         server.admin.text("/debug/explain?proxy=client.shop&hostname=no").await.0,
         StatusCode::NOT_FOUND
     );
-    // Endpoints withheld from the proxy's network are counted; endpoints that are not ready are
-    // not.
-    assert_eq!(server.cluster("west").await["withheld"], 1);
+    // Endpoints withheld from the proxy's network or from all proxies are counted; endpoints that
+    // are not ready are not.
+    assert_eq!(server.cluster("west").await["withheld"], 2);
     let east = server.cluster("east").await;
     assert_eq!((&east["withheld"], &east["withheldBy"]), (&json!(1), &json!({ "STR0401": 1 })));
-    assert_eq!(server.cluster("west").await["withheldBy"], json!({ "STR0404": 1 }));
+    assert_eq!(server.cluster("west").await["withheldBy"], json!({ "STR0404": 1, "STR0421": 1 }));
     // Names are case-insensitive; an address must be valid.
     let upper = path.replace("web.shop", "Web.SHOP");
     assert_eq!(server.admin.text(&upper).await.0, StatusCode::OK, "{upper}");

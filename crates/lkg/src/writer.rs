@@ -380,19 +380,18 @@ mod tests {
         let (alone, _) = mesh.next_version().expect("there is one");
         let kept_of = |context: &PushContext| {
             let service = context.services.values().next().expect("the service");
-            let kept: Vec<_> = stored_records(service).collect();
-            let [(id, record)] = &kept[..] else { panic!("one source: {kept:?}") };
-            assert_eq!(**id, dc);
+            let (_, record) = stored_records(service).find(|(id, _)| **id == dc).expect("stored");
             record.endpoints.first().expect("an endpoint").address.to_string()
         };
         assert_eq!(kept_of(&alone), "10.0.0.1");
 
-        // A ServiceEntry of another namespace takes over the name.
-        mesh.apply(MeshEvent::Registry(said(ShardKey::service_entries(), "shop", "10.0.0.9")));
+        // A cluster has the name in another namespace.
+        let east = ShardKey::kubernetes("east".into());
+        mesh.apply(MeshEvent::Registry(said(east.clone(), "shop", "10.0.0.9")));
         let (taken, _) = mesh.next_version().expect("there is one");
         assert!(taken.services.values().all(|one| one.by_cluster.get(&dc).is_none()));
         assert_eq!(kept_of(&taken), "10.0.0.1");
-        assert_eq!(deltas(&alone, &taken), Deltas::new());
+        assert!(!deltas(&alone, &taken).contains_key(&dc));
 
         mesh.apply(MeshEvent::Registry(of_consul("10.0.0.2")));
         let (moved, _) = mesh.next_version().expect("there is one");
@@ -402,9 +401,8 @@ mod tests {
             std::slice::from_ref(&dc)
         );
 
-        let shard = ShardKey::service_entries();
         let change = ShardChange::Reset(Contents::default());
-        mesh.apply(MeshEvent::Registry(RegistryUpdate { shard, epoch: Epoch(1), change }));
+        mesh.apply(MeshEvent::Registry(RegistryUpdate { shard: east, epoch: Epoch(1), change }));
         let (back, _) = mesh.next_version().expect("there is one");
         assert_eq!(kept_of(&back), "10.0.0.2");
     }

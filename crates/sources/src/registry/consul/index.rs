@@ -38,9 +38,10 @@ pub(super) struct ConsulIndex {
     pending: BTreeMap<Hostname, Arc<str>>,
 }
 
-/// What a catalogue without any service means, and a service without any instance.
+/// The fact about a catalogue without any service.
 const EMPTY_CATALOGUE: &str =
     "the catalogue is empty, so the token may not read it: Consul's own service is always in it";
+/// The fact about a service of the catalogue without any instance.
 const NO_INSTANCE: &str = "the catalogue has it, but the response has no instance, so the token \
      may not read its nodes (node:read)";
 
