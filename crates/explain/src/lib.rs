@@ -41,9 +41,7 @@ pub use self::config::{
 };
 use self::lines::quoted;
 pub use self::lines::{ClusterLine, EndpointLine, Explanation, StepLine, WithheldGroup};
-pub use self::problems::{
-    code_of_warning, describe_withheld, is_problem, is_withheld_by_fault,
-};
+pub use self::problems::{code_of_warning, describe_withheld, is_problem, is_withheld_by_fault};
 pub use self::scope::{CalledHosts, ScopeSuggestion, suggest_scope};
 pub use self::standing::{ConfigReason, ConfigState, ObjectStanding};
 pub use self::trial::{ConfigTrials, ObjectVerdict, TriedMesh, dated};

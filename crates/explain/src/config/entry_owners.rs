@@ -156,9 +156,7 @@ impl ConfigView<'_> {
                 one.namespace == other.namespace && one.name == other.name
             };
             let is_first = |other: &&&MergedService| {
-                !is_same_entry(other)
-                    && order(other) < own
-                    && collides(other, service)
+                !is_same_entry(other) && order(other) < own && collides(other, service)
             };
             let path = format!("spec.addresses[{at}]");
             let Some(other) = others.into_iter().flatten().find(is_first) else {

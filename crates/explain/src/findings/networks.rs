@@ -39,6 +39,11 @@ pub fn of_networks(networks: &[Network], clusters: &[Cluster]) -> Vec<MeshFindin
         if let Some(fact) = misspelt(row, networks) {
             found.push(problem(&codes::NETWORK_TYPO, &object, fact));
         }
+        for gateway in gateways {
+            if let Some(fact) = misplaced(gateway, row, networks) {
+                found.push(problem(&codes::NETWORK_TYPO, &object, fact));
+            }
+        }
         let dead: Vec<_> = gateways.iter().filter(|one| one.dead).collect();
         for gateway in &dead {
             let instead = match dead.len() == gateways.len() {
@@ -79,6 +84,22 @@ fn moved_gateway(networks: &[Network], network: &Network) -> Option<String> {
          for {}; correct its label topology.istio.io/network",
         gateway.source, gateway.cluster, of.network, of.network
     ))
+}
+
+/// Returns a description of a gateway whose cluster has no endpoints in the gateway's network, but in another network that
+/// has gateways too. Without the latter, [`moved_gateway`] describes it.
+fn misplaced(gateway: &NetworkGateway, network: &Network, networks: &[Network]) -> Option<String> {
+    let cluster = &gateway.cluster;
+    let mut homes = networks.iter().filter(|row| row.clusters.contains(cluster));
+    let home = homes.next().filter(|row| !row.gateways.is_empty())?;
+    (!network.clusters.contains(cluster)).then(|| {
+        format!(
+            "{} in cluster {cluster} is a gateway of this network, but the cluster is in network {}: requests through it do \
+             not arrive; typo? See its label topology.istio.io/network",
+            gateway.source,
+            or_none(&home.network)
+        )
+    })
 }
 
 /// Returns the findings about gateways that several networks have.
@@ -252,6 +273,22 @@ mod tests {
         ] {
             assert_eq!(found(other).0, codes::NO_GATEWAY.id);
         }
+    }
+
+    #[test]
+    fn gateway_in_a_cluster_of_another_network_is_a_problem() {
+        let found = |clusters_of_n3: Value| {
+            let networks = json!([
+                { "network": "n1", "clusters": ["c1", "c3"], "gateways": [{ "cluster": "c1" }], "pending": [] },
+                { "network": "n3", "clusters": clusters_of_n3, "gateways": [
+                    { "cluster": "c3", "source": "service a/b" }, { "source": "mesh networks" },
+                ], "pending": [] },
+            ]);
+            let found = of_networks(&typed::<Vec<_>>(networks), &[]);
+            found.into_iter().map(|one| (one.code.id, one.object)).collect::<Vec<_>>()
+        };
+        assert_eq!(found(json!([])), [(codes::NETWORK_TYPO.id, "network/n3".to_owned())]);
+        assert_eq!(found(json!(["c3"])), []);
     }
 
     #[test]

@@ -334,7 +334,12 @@ impl DirectoryFiles {
         let before = self.files.get(name);
         let read = match read(&directory.join(name)) {
             // Deleted between listing and opening.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+            Err(error)
+                if error.kind() == io::ErrorKind::NotFound
+                    && fs::symlink_metadata(directory.join(name)).is_err() =>
+            {
+                return None;
+            }
             Ok((stamp, bytes)) => (Some(stamp), parse(name, &bytes, &self.system_namespace)),
             Err(error) => {
                 let wrong = warning(name, None, &format!("can't be read ({error})"));
@@ -477,7 +482,16 @@ fn names(directory: &Path) -> io::Result<(BTreeMap<String, Stamp>, BTreeSet<Stri
             continue;
         }
         // A folder with a manifest's name is ignored; a link to a file is not.
-        let Ok(metadata) = fs::metadata(entry.path()) else { continue };
+        let metadata = match fs::metadata(entry.path()) {
+            Ok(metadata) => metadata,
+            Err(_) => {
+                // A link without a target is a file that cannot be read; others were deleted.
+                if let Ok(link) = fs::symlink_metadata(entry.path()) {
+                    names.insert(name, Stamp::new(&link));
+                }
+                continue;
+            }
+        };
         if metadata.is_file() {
             names.insert(name, Stamp::new(&metadata));
         } else if !metadata.is_dir() {

@@ -352,6 +352,27 @@ fn swapped_data_link_is_detected() {
     assert_eq!(fixture.secrets(), ["strait-system/two"]);
 }
 
+#[test]
+fn link_without_a_target_keeps_the_objects_of_the_file() {
+    let mut fixture = Fixture::new();
+    let root = fixture.directory.path().to_owned();
+    let target = root.join("target");
+    fs::write(&target, secret("one", "")).expect("written");
+    std::os::unix::fs::symlink("target", root.join("a.yaml")).expect("linked");
+    fixture.look();
+    fs::remove_file(&target).expect("removed");
+    assert!(fixture.look());
+    assert_eq!(fixture.secrets(), ["strait-system/one"]);
+    let warnings = fixture.warnings();
+    assert!(warnings.len() == 1 && warnings[0].contains("STR0219"), "{warnings:?}");
+    assert!(!fixture.look(), "nothing new");
+    fs::write(&target, secret("two", "")).expect("written");
+    assert!(fixture.look());
+    assert_eq!(fixture.secrets(), ["strait-system/two"]);
+    fs::remove_file(root.join("a.yaml")).expect("removed");
+    assert!(fixture.look() && fixture.secrets().is_empty() && fixture.warnings().is_empty());
+}
+
 #[tokio::test]
 async fn changes_are_detected_by_the_watch() {
     let fixture = Fixture::new();
