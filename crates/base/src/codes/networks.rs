@@ -240,7 +240,8 @@ other than the one that the cluster's Secret defines. The name differs in one or
 that exists. Endpoints with a misspelt network are unreachable from other networks, and proxies with one
 reach nothing directly. Names that differ only in digits are not compared. A label without effect, because
 the cluster's Secret defines the network, is reported too if no network has its name: new pods may claim
-that network, and their proxies are refused (STR0513).";
+that network, and their proxies are refused (STR0513). A gateway with the label of a network is reported if
+its cluster is in another network: requests through it do not arrive.";
 
     /// Rules for a host whose pods are selected by name.
     RULES_NOT_FOR_PODS = "STR0434", "rules do not apply to pods of a headless service in other networks",
