@@ -452,6 +452,16 @@ impl ExportTo {
         Self::Namespaces(namespaces)
     }
 
+    /// Parses a list of a field `exportTo`. An empty list stands for all namespaces, and a list of
+    /// empty texts for none.
+    pub fn of_list(list: &[String], own: &Namespace) -> Self {
+        let is_blank = |text: &String| text.trim().is_empty();
+        if !list.is_empty() && list.iter().all(is_blank) {
+            return Self::Namespaces(Vec::new());
+        }
+        Self::parse(&list.join(","), own)
+    }
+
     /// Returns whether a proxy in `namespace` may see the service.
     pub fn visible_to(&self, namespace: &Namespace) -> bool {
         match self {

@@ -464,7 +464,8 @@ fn status_addresses(object: &Value) -> Vec<(Hostname, IpAddr)> {
     addresses
 }
 
-/// Returns the entries of `exportTo` that are duplicates or are redundant because of `*`.
+/// Returns the entries of `exportTo` that are duplicates, are redundant because of `*`, or are not
+/// the name of a namespace.
 fn idle_exports(namespaces: &[String]) -> Vec<Fault> {
     let is_for_all = namespaces.iter().any(|entry| entry == "*");
     let mut before = BTreeSet::new();
@@ -473,11 +474,20 @@ fn idle_exports(namespaces: &[String]) -> Vec<Fault> {
         let fact = match !before.insert(entry) {
             true => format!("{entry:?} is a duplicate"),
             false if is_for_all && entry != "*" => format!("{entry:?} is redundant next to *"),
+            false if !is_export_item(entry) => format!("{entry:?} is not the name of a namespace"),
             false => return None,
         };
         Some(Fault::new(format!("spec.exportTo[{at}]"), fact))
     });
     idle.collect()
+}
+
+/// Returns whether an entry of `exportTo` has a meaning: `*`, `.`, `~`, or a DNS label (RFC 1123) as
+/// namespaces have.
+fn is_export_item(text: &str) -> bool {
+    let is_label = (1..=63).contains(&text.len())
+        && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+    is_label || ["*", ".", "~"].contains(&text)
 }
 
 /// Parses addresses and CIDR ranges.
@@ -592,7 +602,7 @@ fn port_number(number: i64, field: &str) -> Result<u16, Fault> {
 }
 
 fn export_to(texts: &[String], own: &Namespace) -> ExportTo {
-    ExportTo::parse(&texts.join(","), own)
+    ExportTo::of_list(texts, own)
 }
 
 fn workload(

@@ -140,6 +140,20 @@ fn redundant_export_entries_are_reported_without_effect() {
 }
 
 #[test]
+fn export_entries_that_are_no_namespaces_are_reported() {
+    let exported = |list: Value| {
+        let (contents, problems) = read(&[entry("shop/db", database(json!({ "exportTo": list })))]);
+        (record(&contents, "db.example.com").service.export_to.clone(), problems.len())
+    };
+    let to = |names: &[&str]| ExportTo::Namespaces(names.iter().map(|&name| name.into()).collect());
+    assert_eq!(exported(json!([])), (ExportTo::Public, 0));
+    assert_eq!(exported(json!([""])), (to(&[]), 1));
+    assert_eq!(exported(json!(["Shop", "web"])), (to(&["Shop", "web"]), 1));
+    assert_eq!(exported(json!(["./x"])), (to(&["./x"]), 1));
+    assert_eq!(exported(json!([".", "web-2"])), (to(&["shop", "web-2"]), 0));
+}
+
+#[test]
 fn entry_adds_its_ports_addresses_and_endpoints_to_each_host() {
     let spec = json!({
         "hosts": ["db.example.com", "*.Db.example.com"],

@@ -130,7 +130,7 @@ pub fn body<T: DeserializeOwned>(object: &Value) -> Result<(T, Vec<Reason>), Rea
 /// exports to all namespaces, `.` to the object's own namespace, and `~` to none.
 pub fn export_to(given: &[String], default: &[String], own: &Namespace) -> ExportTo {
     let list = if given.is_empty() { default } else { given };
-    ExportTo::parse(&list.join(","), own)
+    ExportTo::of_list(list, own)
 }
 
 /// Adds warnings for redundant entries of `exportTo`.
