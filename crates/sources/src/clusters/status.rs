@@ -17,7 +17,9 @@ use super::identity::ClusterIdHolder;
 use super::kubeconfig::KubeconfigRefusal;
 pub use super::outdated_status::{OutdatedStatus, UnreadStatus};
 use super::outdated_status::{outdated_for, unread_for};
-use crate::registry::kube::{ApiContact, ImportsStatus, LastContact, RootsStatus, RunStatus};
+use crate::registry::kube::{
+    ApiContact, ImportsStatus, LastContact, RootsStatus, RunStatus, Skipped,
+};
 use strait_base::codes::{self, Code};
 use strait_base::source_status::{KEPT, from_disk};
 use strait_model::{IgnoredClaim, Mode, NetworkId, ReadNamespaces, SameAddress, SameRange};
@@ -348,9 +350,12 @@ pub(super) fn evaluate(facts: &MemberFacts<'_>) -> (ClusterState, Option<String>
     reasons.extend(facts.remarks.iter().map(ToString::to_string));
     if state == ClusterState::Live {
         reasons.extend(facts.status.degraded.iter().cloned());
-        if let Some(last) = &facts.status.skipped.last {
-            let (code, count) = (&codes::OBJECTS_SKIPPED, facts.status.skipped.count);
-            reasons.push(format!("{code}: {count} objects omitted, last: {last}"));
+        let Skipped { count, last } = &facts.status.skipped;
+        // The last reason stays after the objects were corrected.
+        if let Some(last) = last.as_ref().filter(|_| *count > 0) {
+            let (code, noun) =
+                (&codes::OBJECTS_SKIPPED, if *count == 1 { "object" } else { "objects" });
+            reasons.push(format!("{code}: {count} {noun} omitted or used in part, last: {last}"));
         }
     }
     (state, (!reasons.is_empty()).then(|| reasons.join("; ")))

@@ -120,6 +120,19 @@ fn refused_kubeconfig_is_the_only_reason_and_states_the_remaining_time() {
 }
 
 #[test]
+fn omitted_objects_are_a_reason_until_none_is_left() {
+    for (count, expected) in [
+        (0, ""),
+        (1, "STR0310: 1 object omitted or used in part, last: pods a/b: no"),
+        (2, "STR0310: 2 objects omitted or used in part, last: pods a/b: no"),
+    ] {
+        let mut case = synced(ApiContact::Good, 0);
+        case.status.skipped = Skipped { count, last: Some("pods a/b: no".to_owned()) };
+        assert_eq!(judged(&case), (ClusterState::Live, expected.to_owned()));
+    }
+}
+
+#[test]
 fn reason_of_a_member_that_leaves_names_the_kind_of_its_object() {
     let case = Case { leaving: true, ..synced(ApiContact::Good, 0) };
     let facts = MemberFacts { kind: "ClusterProfile", ..facts(&case) };
