@@ -498,11 +498,8 @@ impl EntryIndex {
             // A namespace with a private definition also sees its own public entries.
             let is_in_both =
                 !is_private(entry) && has_both.is_some_and(|both| both.name.namespace == *own);
-            let second = is_in_both.then(|| host.private_to(own));
-            for (key, is_reported) in [(Some(key), true), (second, false)]
-                .into_iter()
-                .filter_map(|(key, it)| Some((key?, it)))
-            {
+            let second = is_in_both.then(|| (host.private_to(own), false));
+            for (key, is_reported) in std::iter::once((key, true)).chain(second) {
                 let ports = match hosts.get(&key).map_or(Ok(None), |host| host.admits(entry)) {
                     Ok(ports) => ports,
                     Err(fact) => {
