@@ -356,6 +356,20 @@ impl World {
             "brokenFile" => {
                 std::fs::write(self.setup.path("config/broken.json"), "{").expect("written");
             }
+            "entryInUnknownNetwork" => {
+                let ports = json!([{ "number": 5432, "name": "tcp", "protocol": "TCP" }]);
+                let endpoints = json!([{ "address": "10.9.0.1", "network": "nowhere" }]);
+                let spec = json!({
+                    "hosts": ["db.example"], "location": "MESH_INTERNAL", "resolution": "STATIC",
+                    "ports": ports, "endpoints": endpoints,
+                });
+                self.put_object("networking.istio.io/v1", "ServiceEntry", spec);
+            }
+            "addressesRefused" => {
+                let clusters = "clusters: {west: {addresses: [10.99.0.0/16, 198.18.0.0/15]}}";
+                let text = format!("apiVersion: strait.dev/v1\nkind: Policy\n{clusters}\n");
+                replace(&self.setup.path("policy.yaml"), &text);
+            }
             "proxyRejects" => {
                 let rejects = Some(ResourceType::Cluster);
                 let options = ClientOptions { rejects, ..ClientOptions::default() };
