@@ -82,7 +82,7 @@ pub type WithheldCounts = BTreeMap<ClusterId, BTreeMap<&'static str, WithheldTot
 pub struct WithheldTotal {
     /// The number of endpoints.
     pub endpoints: usize,
-    /// Services that have such endpoints, at most [`Self::SERVICES_MAX`], the first ones by name.
+    /// Services that have such endpoints, at most three, the first ones by name.
     pub services: BTreeSet<Hostname>,
 }
 
