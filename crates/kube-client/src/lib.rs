@@ -86,7 +86,7 @@ pub use object::{
 pub use pem::{CaBundle, private_key};
 pub use probe::Probed;
 pub use redacted::Redacted;
-pub use request::{Patch, percent_encode, retry_after};
+pub use request::{Patch, percent_encode, retry_after, server_time};
 pub use rights::OwnRights;
 pub use text::{Moment, NumberOrName, Pairs, Raw};
 pub use transport::{CarriedResponse, Carrier, StreamPermit, Transport};

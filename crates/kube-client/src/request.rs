@@ -318,20 +318,26 @@ fn encode(object: &impl Serialize) -> Result<Bytes, ApiError> {
         .map_err(|error| ApiError::Misbehaving(format!("the object can't be sent: {error}")))
 }
 
+/// Returns the server's time in the header `Date`.
+pub fn server_time(headers: &HeaderMap) -> Option<SystemTime> {
+    date(headers.get(DATE)?.to_str().ok()?)
+}
+
+/// Parses a date of HTTP (RFC 9110, 5.6.7).
+fn date(text: &str) -> Option<SystemTime> {
+    Some(jiff::fmt::rfc2822::parse(text).ok()?.timestamp().into())
+}
+
 /// Returns the pause in the header `Retry-After`, in seconds or as a date. A number that is too large
-/// stands for the maximum.
+/// counts as the maximum.
 pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Some(Duration::from_secs(text.parse().unwrap_or(u64::MAX)));
     }
-    let time = |text: &str| -> Option<SystemTime> {
-        Some(jiff::fmt::rfc2822::parse(text).ok()?.timestamp().into())
-    };
     // The server's clock may differ from this machine's.
-    let now = headers.get(DATE).and_then(|date| time(date.to_str().ok()?));
-    let now = now.unwrap_or_else(SystemTime::now);
-    Some(time(text)?.duration_since(now).unwrap_or_default())
+    let now = server_time(headers).unwrap_or_else(SystemTime::now);
+    Some(date(text)?.duration_since(now).unwrap_or_default())
 }
 
 /// Percent-encodes everything but unreserved characters, for a query.

@@ -15,11 +15,15 @@ pub const GATEWAY_PORT_LABEL: &str = "networking.istio.io/gatewayPort";
 /// The default mTLS port of a gateway. (docs/reference/interface.md, "Networks".)
 pub const GATEWAY_PORT: u16 = 15443;
 
-/// Parses the value of [`GATEWAY_PORT_LABEL`]. Returns the default for 0 and for values that are no
+/// Returns the port that [`GATEWAY_PORT_LABEL`] names; the default for 0 and for values that are no
 /// port.
 pub fn gateway_port(label: Option<&str>) -> u16 {
-    let named = label.and_then(|text| text.parse().ok());
-    named.filter(|port| *port != 0).unwrap_or(GATEWAY_PORT)
+    label.and_then(parse_gateway_port).unwrap_or(GATEWAY_PORT)
+}
+
+/// Parses the value of [`GATEWAY_PORT_LABEL`]. Returns `None` for 0 and for values that are no port.
+pub fn parse_gateway_port(label: &str) -> Option<u16> {
+    label.parse().ok().filter(|port| *port != 0)
 }
 
 /// An address, or a hostname that DNS resolves to addresses.

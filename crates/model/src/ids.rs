@@ -124,6 +124,12 @@ impl ClusterId {
     /// The maximum number of characters (docs/reference/interface.md, "Member clusters").
     pub const LENGTH_MAX: usize = 63;
 
+    /// Returns whether it names a datacentre of Consul (`NAME/DATACENTRE`). The ID of a Kubernetes
+    /// cluster contains no slash.
+    pub fn is_datacentre(&self) -> bool {
+        self.as_str().contains('/')
+    }
+
     /// Checks that `text` is a DNS-1123 subdomain of at most [`Self::LENGTH_MAX`] characters.
     pub fn parse(text: &str) -> Result<Self, ClusterIdError> {
         if text.is_empty() {

@@ -82,7 +82,7 @@ pub use envoy_patch::code_of_patch;
 pub use facts::{ClusterFacts, OwnTraffic};
 pub use gateway::{
     DeclaredGateway, GATEWAY_PORT, GATEWAY_PORT_LABEL, GatewayHost, GatewaySource, NETWORK_LABEL,
-    gateway_port,
+    gateway_port, parse_gateway_port,
 };
 pub use gateway_api::GATEWAY_API;
 pub use gateway_topology::{ForwardedCertificate, GatewayTopology};

@@ -308,17 +308,18 @@ impl RelayHub {
         })
     }
 
-    /// Records why a connection of a member's relay was refused.
-    fn note_end(&self, claims: &RelayClaims, end: &SessionEnd) {
-        let fact = match end {
+    /// Records why a connection of a member's relay ends, if the relay is not accepted. Returns the
+    /// reason.
+    fn noted(&self, claims: &RelayClaims, end: SessionEnd) -> SessionEnd {
+        let fact = match &end {
             SessionEnd::Contradiction(fact) => fact.clone(),
             SessionEnd::Refused(refusal @ RelayRefusal::Generation { .. }) => refusal.to_string(),
-            _ => return,
+            _ => return end,
         };
         let mut state = lock(&self.state);
         let permitted = state.permitted.as_ref();
         if !permitted.is_some_and(|permitted| permitted.contains_key(&claims.cluster)) {
-            return;
+            return end;
         }
         let member = state.members.entry(claims.cluster.clone()).or_default();
         let address = claims.remote.ip();
@@ -326,6 +327,7 @@ impl RelayHub {
         if !member.refused.as_ref().is_some_and(is_same) {
             member.refused = Some(RefusedRelay { fact, address, since: SystemTime::now() });
         }
+        end
     }
 
     /// Describes the absence of a relay.

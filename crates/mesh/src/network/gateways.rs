@@ -18,7 +18,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,6 +30,7 @@ use strait_model::policy::Policy;
 use strait_model::{
     ClusterFacts, ClusterId, GATEWAY_PORT_LABEL, GatewayHost, GatewaySource, IgnoredClaim,
     KnownClusters, NETWORK_LABEL, NetworkId, Port, Protocol, Service, WorkloadKey, gateway_port,
+    parse_gateway_port,
 };
 
 /// The port of HBONE.
@@ -347,19 +347,12 @@ impl Networks {
         let key = WorkloadKey::new(service.namespace.clone(), Arc::clone(&service.name));
         let mut facts = inputs.facts.iter().filter(|(id, _)| *id == cluster);
         let unserved = facts.any(|(_, facts)| facts.unserved.contains(&key));
-        let label = service.labels.get(GATEWAY_PORT_LABEL).filter(|text| !text.is_empty());
-        let invalid_label = label.filter(|text| text.parse::<NonZeroU16>().is_err());
-        let port_reason = match invalid_label {
-            Some(text) => format!("label {GATEWAY_PORT_LABEL} {text:?} is not a port"),
-            None if hbone_port != 0 => ONLY_HBONE.to_owned(),
-            None => "the Service does not have the mTLS port".to_owned(),
-        };
         let reason = if port == 0 {
-            Some(&*port_reason)
+            Some(missing_port(service, hbone_port))
         } else if service.external_addresses.is_empty() {
-            Some("the Service has no external address yet")
+            Some("the Service has no external address yet".to_owned())
         } else if unserved {
-            Some("the Service has an external address, but no ready pod")
+            Some("the Service has an external address, but no ready pod".to_owned())
         } else {
             None
         };
@@ -369,7 +362,6 @@ impl Networks {
                 true => PendingCause::Unserved,
                 false => PendingCause::NoAddress,
             };
-            let reason = reason.to_owned();
             self.pending.insert(PendingGateway { network, cluster, source, reason, cause });
             return;
         }
@@ -493,6 +485,16 @@ impl Networks {
             }
             add_once(self.by_network.entry(gateway.network.clone()).or_default(), gateway);
         }
+    }
+}
+
+/// Returns why a gateway's Service has no port for mTLS with SNI routing.
+fn missing_port(service: &Service, hbone_port: u16) -> String {
+    let label = service.labels.get(GATEWAY_PORT_LABEL).filter(|text| !text.is_empty());
+    match label.filter(|text| parse_gateway_port(text).is_none()) {
+        Some(text) => format!("label {GATEWAY_PORT_LABEL} {text:?} is not a port"),
+        None if hbone_port != 0 => ONLY_HBONE.to_owned(),
+        None => "the Service does not have the mTLS port".to_owned(),
     }
 }
 

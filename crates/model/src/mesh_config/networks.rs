@@ -95,9 +95,9 @@ impl MeshNetworks {
         // Sorted by name, so that the first claim is always the same.
         for (name, network) in &networks {
             for cluster in &network.registries {
-                // A datacentre of Consul is named NAME/DATACENTRE.
-                let is_datacentre = cluster.as_str().contains('/');
-                if let (false, Err(error)) = (is_datacentre, ClusterId::parse(cluster.as_str())) {
+                if !cluster.is_datacentre()
+                    && let Err(error) = ClusterId::parse(cluster.as_str())
+                {
                     conflicts.push(format!(
                         "fromRegistry {cluster} of network {name} is not a valid cluster ID: {error}"
                     ));

@@ -86,25 +86,10 @@ impl RelayHub {
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let end = self.run_session(io, claims, replica, ends).await;
-        self.note_end(claims, &end);
-        end
-    }
-
-    async fn run_session<T>(
-        self: &Arc<Self>,
-        io: T,
-        claims: &RelayClaims,
-        replica: &watch::Receiver<ReplicaName>,
-        ends: impl Future<Output = &'static str>,
-    ) -> SessionEnd
-    where
-        T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
         let cluster = &claims.cluster;
         let admission = match self.admit(claims, SystemTime::now()) {
             Ok(admission) => admission,
-            Err(refusal) => return SessionEnd::Refused(refusal),
+            Err(refusal) => return self.noted(claims, SessionEnd::Refused(refusal)),
         };
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder
@@ -141,11 +126,13 @@ impl RelayHub {
             greeting = greeting => match greeting {
                 Ok(Ok(hello)) => hello,
                 Ok(Err(fact)) => {
-                    return SessionEnd::Contradiction(format!("{}: {fact}", codes::RELAY_HELLO));
+                    let fact = format!("{}: {fact}", codes::RELAY_HELLO);
+                    return self.noted(claims, SessionEnd::Contradiction(fact));
                 }
                 Err(_) => {
                     let fact = format!("no hello within {} s", HELLO_LIMIT.as_secs());
-                    return SessionEnd::Contradiction(format!("{}: {fact}", codes::RELAY_HELLO));
+                    let fact = format!("{}: {fact}", codes::RELAY_HELLO);
+                    return self.noted(claims, SessionEnd::Contradiction(fact));
                 }
             },
             _ = connection.as_mut() => return SessionEnd::Closed,

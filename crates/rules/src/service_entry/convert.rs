@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use strait_base::address::special;
+use strait_base::dns_name::is_dns_label;
 use strait_base::unread;
 use strait_model::{
     ExportTo, Health, Hostname, Labels, Locality, NETWORK_LABEL, Namespace, NetworkId, Port,
@@ -485,9 +486,7 @@ fn idle_exports(namespaces: &[String]) -> Vec<Fault> {
 /// Returns whether an entry of `exportTo` has a meaning: `*`, `.`, `~`, or a DNS label (RFC 1123) as
 /// namespaces have.
 fn is_export_item(text: &str) -> bool {
-    let is_label = (1..=63).contains(&text.len())
-        && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
-    is_label || ["*", ".", "~"].contains(&text)
+    is_dns_label(text) || ["*", ".", "~"].contains(&text)
 }
 
 /// Parses addresses and CIDR ranges.

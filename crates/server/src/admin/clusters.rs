@@ -11,6 +11,7 @@ use super::failure::{AdminResult, pretty};
 use super::proxy_view::withheld;
 use super::sources::{Sources, SourcesState};
 use super::{same_ranges, views};
+use crate::metrics::WithheldCounts;
 use strait_admin_api::{self as api, CredentialKind};
 use strait_model::{ClusterId, IgnoredClaim, ImportMode, SameAddress, SameRange, WorkloadKey};
 use strait_sources::clusters::status::{
@@ -21,19 +22,18 @@ use strait_sources::registry::kube::{ImportsStatus, RootsStatus};
 
 /// Returns the status of each member cluster.
 pub(super) async fn clusters(State(sources): SourcesState) -> AdminResult {
-    Ok(pretty(StatusCode::OK, &rows(&sources)))
+    Ok(pretty(StatusCode::OK, &rows(&sources, &withheld(&sources))))
 }
 
-/// Returns the status of each member cluster in this replica.
-pub(super) fn rows(sources: &Sources) -> Vec<api::Cluster> {
-    statuses(sources).into_iter().map(row).collect()
+/// Returns the status of each member cluster in this replica, with these withheld endpoints.
+pub(super) fn rows(sources: &Sources, counts: &WithheldCounts) -> Vec<api::Cluster> {
+    statuses(sources, counts).into_iter().map(row).collect()
 }
 
 /// Returns the statuses with the facts that depend on the mesh and on the connected proxies.
-fn statuses(sources: &Sources) -> Vec<ClusterStatus> {
+fn statuses(sources: &Sources, counts: &WithheldCounts) -> Vec<ClusterStatus> {
     let statuses = Arc::clone(&sources.clusters.borrow());
     let context = sources.context.borrow().clone();
-    let counts = withheld(sources);
     let mut same_addresses = context.as_deref().map(views::same_addresses).unwrap_or_default();
     // Of several entries with one ID, the first one holds it.
     let mut seen = BTreeSet::new();

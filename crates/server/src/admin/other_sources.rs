@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use super::failure::{AdminResult, pretty};
 use super::proxy_view::withheld;
 use super::sources::{Sources, SourcesState};
-use crate::metrics::WithheldTotal;
+use crate::metrics::{WithheldCounts, WithheldTotal};
 use strait_admin_api::{self as api, SourceKind, SourceState};
 use strait_base::source_status::{SourceStatus, SourceStatusTable};
 
@@ -18,14 +18,14 @@ const ENTRIES: &str = "entries";
 
 /// Returns the sources of services and objects other than member clusters.
 pub(super) async fn other_sources(State(sources): SourcesState) -> AdminResult {
-    Ok(pretty(StatusCode::OK, &rows_with_withheld(&sources)))
+    Ok(pretty(StatusCode::OK, &rows_with_withheld(&sources, &withheld(&sources))))
 }
 
-/// Returns the status of each source, with its endpoints that some connected proxy cannot receive.
-pub(super) fn rows_with_withheld(sources: &Sources) -> Vec<api::Source> {
+/// Returns the status of each source, with its withheld endpoints.
+pub(super) fn rows_with_withheld(sources: &Sources, counts: &WithheldCounts) -> Vec<api::Source> {
     let mut rows = rows(&sources.source_statuses);
     let members = Arc::clone(&sources.clusters.borrow());
-    for (cluster, by_code) in withheld(sources) {
+    for (cluster, by_code) in counts {
         if members.iter().any(|member| member.id == cluster.as_str()) {
             continue;
         }
@@ -39,12 +39,12 @@ pub(super) fn rows_with_withheld(sources: &Sources) -> Vec<api::Source> {
             rows.push(api::Source { name, kind, state, ..api::Source::default() });
             rows.len() - 1
         });
-        let of_code = |(code, total): (&str, WithheldTotal)| {
+        let of_code = |(code, total): (&&str, &WithheldTotal)| {
             let services = total.services.iter().map(ToString::to_string).collect();
-            (code.to_owned(), api::WithheldOfSource { endpoints: total.endpoints, services })
+            ((*code).to_owned(), api::WithheldOfSource { endpoints: total.endpoints, services })
         };
         rows[at].withheld = by_code.values().map(|total| total.endpoints).sum();
-        rows[at].withheld_by = by_code.into_iter().map(of_code).collect();
+        rows[at].withheld_by = by_code.iter().map(of_code).collect();
     }
     rows
 }

@@ -12,11 +12,13 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
+use super::proxy_view::withheld;
 use super::sources::Sources;
 use super::{
     clusters, connection_problems, descriptors, hold, imports, other_sources, root_lives, views,
 };
 use crate::judged_statuses::{JudgedLast, NextLook};
+use crate::metrics::WithheldCounts;
 use strait_admin_api::{HeldConfiguration, ObjectStatus, SourceKind};
 use strait_ads::connections::ProxyStanding;
 use strait_base::codes::{self, Code};
@@ -119,7 +121,8 @@ fn all(sources: &Sources, objects: &ObjectProblems) -> Vec<LastingProblem> {
         found.add("mesh", &codes::MESH_INCOMPLETE, "mesh", &text);
     }
     of_members(sources, &mut found);
-    of_rows(sources, &mut found);
+    let withheld = withheld(sources);
+    of_rows(sources, &withheld, &mut found);
     for problem in sources.mesh_problems.borrow().iter() {
         let code = codes::find(problem.code).unwrap_or(&codes::MESH_CONFIG);
         found.add("mesh", code, "meshConfig", &problem.text);
@@ -134,7 +137,7 @@ fn all(sources: &Sources, objects: &ObjectProblems) -> Vec<LastingProblem> {
         let code = codes::named(text).unwrap_or(&codes::SOURCE_UNREADABLE);
         found.add("policy", code, "members", text);
     }
-    of_sources(sources, &mut found);
+    of_sources(sources, &withheld, &mut found);
     of_configuration(sources, &mut found);
     let streams = sources.connections.list();
     for stream in streams.iter().filter(|stream| !stream.is_of_agent()) {
@@ -178,8 +181,8 @@ fn of_members(sources: &Sources, found: &mut ProblemTable) {
 
 /// Adds the findings about networks, members and this process that `strait check` computes from the
 /// same rows, withheld endpoints, and addresses that two clusters have.
-fn of_rows(sources: &Sources, found: &mut ProblemTable) {
-    let rows = clusters::rows(sources);
+fn of_rows(sources: &Sources, withheld: &WithheldCounts, found: &mut ProblemTable) {
+    let rows = clusters::rows(sources, withheld);
     // Before readiness, a missing gateway may belong to a cluster that has not synced.
     let context = sources.context.borrow().clone();
     let networks = context.filter(|_| sources.readiness.borrow().ready);
@@ -243,8 +246,8 @@ fn of_configuration(sources: &Sources, found: &mut ProblemTable) {
 
 /// Adds the problems of sources other than members. The warnings of service entries are in the
 /// status of these objects.
-fn of_sources(sources: &Sources, found: &mut ProblemTable) {
-    let mut rows = other_sources::rows_with_withheld(sources);
+fn of_sources(sources: &Sources, withheld: &WithheldCounts, found: &mut ProblemTable) {
+    let mut rows = other_sources::rows_with_withheld(sources, withheld);
     for row in rows.iter_mut().filter(|row| row.kind == SourceKind::Entries) {
         row.warnings.clear();
     }

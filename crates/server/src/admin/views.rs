@@ -238,17 +238,14 @@ pub(super) fn mesh_problems(problems: &[SourceProblem]) -> Vec<api::Problem> {
 /// Returns the clusters that mesh networks name and that are not members.
 pub(super) fn unknown_registries(context: &PushContext) -> Vec<api::UnknownCluster> {
     let aliases = &context.settings.cluster_aliases;
-    // A datacentre of Consul is named NAME/DATACENTRE.
-    let is_datacentre = |cluster: &ClusterId| {
+    let is_read = |cluster: &ClusterId| {
         let has_shard = |service: &Arc<MergedService>| {
             service.shards.iter().any(|shard| shard.key.cluster == *cluster)
         };
-        cluster.as_str().contains('/') && context.services.values().any(has_shard)
+        cluster.is_datacentre() && context.services.values().any(has_shard)
     };
     let is_unknown = |cluster: &ClusterId| {
-        !context.clusters.contains(cluster)
-            && !aliases.contains_key(cluster)
-            && !is_datacentre(cluster)
+        !context.clusters.contains(cluster) && !aliases.contains_key(cluster) && !is_read(cluster)
     };
     let named = context.mesh_networks.iter().flat_map(|(network, config)| {
         config.registries.iter().map(move |cluster| (network, cluster))

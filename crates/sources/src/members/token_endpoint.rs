@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 use tower::ServiceExt as _;
 
-use strait_kube_client::{one_line, retry_after, transport_to};
+use strait_kube_client::{one_line, retry_after, server_time, transport_to};
 
 /// The time limit of one request.
 const LIMIT: Duration = Duration::from_secs(if cfg!(test) { 5 } else { 10 });
@@ -131,7 +131,7 @@ impl<'a> EndpointRequest<'a> {
             failed(&deepest.to_string())
         })?;
         let (status, headers) = (response.status(), response.headers().clone());
-        let date = date(&headers);
+        let date = server_time(&headers);
         let body = Limited::new(response.into_body(), BYTES_MAX).collect().await;
         let body = body.map_err(|error| match error.is::<LengthLimitError>() {
             true => failed("the answer is larger than 64 KiB"),
@@ -151,7 +151,7 @@ impl<'a> EndpointRequest<'a> {
         let mut failure = failed(&fact);
         failure.fact += &clock_difference(date);
         failure.status = Some(status);
-        failure.retry_after = retry_after(&headers).map(|pause| pause.min(RETRY_AFTER_MAX));
+        failure.retry_after = requested_pause(&headers);
         Err(failure)
     }
 }
@@ -180,10 +180,9 @@ fn shown(url: &Uri) -> String {
     format!("{scheme}://{authority}{}", url.path())
 }
 
-/// Returns the time in the header `Date`.
-fn date(headers: &HeaderMap) -> Option<SystemTime> {
-    let date = headers.get(http::header::DATE)?.to_str().ok()?;
-    Some(jiff::fmt::rfc2822::parse(date).ok()?.timestamp().into())
+/// Returns the pause that an endpoint requests, at most [`RETRY_AFTER_MAX`].
+fn requested_pause(headers: &HeaderMap) -> Option<Duration> {
+    retry_after(headers).map(|pause| pause.min(RETRY_AFTER_MAX))
 }
 
 /// Describes the difference between the endpoint's clock and this machine's, if it is large.
@@ -279,6 +278,21 @@ mod tests {
         ] {
             assert_eq!(shown(body).as_deref(), expected, "{body}");
         }
+    }
+
+    #[test]
+    fn requested_pause_is_read_in_both_forms_and_limited() {
+        let pause = |value: &str| {
+            let date = HeaderValue::from_static("Sun, 29 Nov 2026 10:00:00 GMT");
+            let value = HeaderValue::try_from(value).expect("a header");
+            let headers = [(http::header::DATE, date), (http::header::RETRY_AFTER, value)];
+            requested_pause(&HeaderMap::from_iter(headers)).map(|pause| pause.as_secs())
+        };
+        assert_eq!(pause("7"), Some(7));
+        assert_eq!(pause("Sun, 29 Nov 2026 10:00:30 GMT"), Some(30));
+        assert_eq!(pause("86400"), Some(600));
+        assert_eq!(pause("99999999999999999999"), Some(600));
+        assert_eq!(pause("soon"), None);
     }
 
     #[test]

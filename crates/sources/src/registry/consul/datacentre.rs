@@ -57,8 +57,7 @@ pub(super) struct Datacentre {
     pub(super) address: String,
 }
 
-/// The reports of readers. A response includes whether the token may not see all of it. The reader
-/// is notified whether the response is to be confirmed.
+/// The reports of readers. The reader is notified whether the response is to be confirmed.
 enum DatacentreInput {
     Catalogue(Result<Vec<Arc<str>>, ApiError>, oneshot::Sender<Unconfirmed>),
     Service(Arc<str>, Result<Instances, ApiError>, oneshot::Sender<Unconfirmed>),

@@ -29,7 +29,7 @@ const VERSIONS: &[&str] = &["v1", "v1beta1"];
 const PLURAL: &str = "clustertrustbundles";
 /// How often a written object is read again, so that a deleted or changed one is restored.
 const RECHECK: Duration = Duration::from_secs(300);
-/// How often a server without the kind is asked again.
+/// The interval of requests to a server that does not have the kind.
 const ABSENT: Duration = Duration::from_secs(600);
 /// The pauses after another failure. Rights that are granted together with the cluster become
 /// effective within seconds.
